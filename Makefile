@@ -1,0 +1,36 @@
+# Two commands: `make demo` and `make test`. Both set up .venv first, once, and again when its inputs change.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types clean
+
+help:
+	@echo "make demo   compare PFGE with SWA, FGE and SWAG on real data, in about a minute"
+	@echo "make test   lint, types and the whole test suite"
+	@echo "make clean  remove the virtual environment"
+
+# torch goes first and alone: resolved together with the rest, pip may pick another build of it.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,models,dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/pfge compare
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+test: lint types
+	$(BIN)/python -m pytest -n 2
+
+clean:
+	rm -rf $(VENV)

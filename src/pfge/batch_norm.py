@@ -1,0 +1,173 @@
+"""Recompute BatchNorm statistics for the weights that a model has now."""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pfge.calling import call_model
+from pfge.weights import unwrap
+
+Batch = TypeVar("Batch")
+
+
+def refresh_batch_norm(
+    model: nn.Module,
+    inputs: Iterable[Batch],
+    *,
+    forward: Callable[[nn.Module, Batch], Any] | None = None,
+    layer_by_layer: bool = False,
+    across_processes: bool = False,
+) -> None:
+    """Set every BatchNorm layer's statistics to those of all the inputs together.
+
+    Each layer's mean and variance are those of all values that reached it, whatever the sizes of the
+    batches. In the usual single pass a layer normalises by its batch, as in training, so what reaches
+    the layers behind it does depend on the batches; `layer_by_layer` removes that too, at the price of
+    a pass for each layer. Nothing else changes: dropout is off, and modes, the random state and,
+    if anything raises, the old statistics come back.
+
+    Args:
+        model: The model; one without BatchNorm is left alone and no data is read.
+        inputs: Tensors, or batches whose first entry is the input, or dicts of keyword arguments.
+        forward: Calls the model on anything else.
+        layer_by_layer: Settle one layer after another, in the order in which data reaches them;
+            `inputs` is then read once more for each.
+        across_processes: Whether every process of torch.distributed calls this with a part of the
+            inputs, to get the statistics of all of them.
+    """
+    module = unwrap(model)
+    layers = [
+        layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats
+    ]
+    if not layers:
+        return
+    run = forward or call_model
+    modes = [(child, child.training) for child in module.modules()]
+    before = [{name: tensor.clone() for name, tensor in layer.named_buffers()} for layer in layers]
+    with torch.random.fork_rng(), torch.no_grad():
+        try:
+            module.eval()
+            for group in _in_order(module, layers, inputs, run) if layer_by_layer else [layers]:
+                _settle(module, group, inputs, run, across_processes)
+        except BaseException:
+            for layer, old in zip(layers, before, strict=True):
+                for name, tensor in layer.named_buffers():
+                    tensor.copy_(old[name])
+            raise
+        finally:
+            for child, training in modes:
+                child.training = training
+
+
+class _Moments:
+    """The exact mean and variance of all batches so far (Chan, Golub and LeVeque's merging rule)."""
+
+    def __init__(self, layer: _BatchNorm):
+        self.layer = layer
+        self.batches = 0
+        self.count = 0
+        # Sums over a whole data set lose digits in float32; MPS has nothing wider.
+        like = cast(Tensor, layer.running_mean)
+        wide = torch.float32 if like.device.type == "mps" else torch.float64
+        self.mean = torch.zeros_like(like, dtype=wide)
+        self.squares = torch.zeros_like(self.mean)
+
+    def before_forward(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:  # noqa: ARG002
+        if args[0].numel() == args[0].shape[1]:
+            raise ValueError(
+                f"BatchNorm needs two values or more for each channel, got an input of shape "
+                f"{list(args[0].shape)}; use batches of 2 examples or more"
+            )
+
+    def after_forward(self, layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:  # noqa: ARG002
+        """Merge this batch, whose statistics the layer just wrote, as its momentum is 1."""
+        count = args[0].numel() // args[0].shape[1]
+        mean = cast(Tensor, self.layer.running_mean).to(self.mean.dtype)
+        variance = cast(Tensor, self.layer.running_var).to(self.mean.dtype)
+        self.merge(1, count, mean, variance * (count - 1))
+
+    def merge(self, batches: int, count: int, mean: Tensor, squares: Tensor) -> None:
+        """Count other values, given by their number, mean and sum of squared deviations from it."""
+        if not count:
+            return
+        total = self.count + count
+        shift = mean - self.mean
+        self.mean += shift * (count / total)
+        self.squares += squares + shift.square() * (self.count * count / total)
+        self.count = total
+        self.batches += batches
+
+    def merge_processes(self) -> None:
+        """Count what all processes counted, in the order of their ranks."""
+        numbers = self.mean.new_tensor([self.batches, self.count])
+        mine = torch.cat([numbers, self.mean, self.squares])
+        everyone = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
+        distributed.all_gather(everyone, mine)
+        self.batches = self.count = 0
+        self.mean.zero_()
+        self.squares.zero_()
+        for theirs in everyone:
+            mean, squares = theirs[2:].chunk(2)
+            self.merge(int(theirs[0]), int(theirs[1]), mean, squares)
+
+    def write(self) -> None:
+        cast(Tensor, self.layer.running_mean).copy_(self.mean)
+        cast(Tensor, self.layer.running_var).copy_(self.squares / (self.count - 1))
+        if self.layer.num_batches_tracked is not None:
+            self.layer.num_batches_tracked.fill_(self.batches)
+
+
+def _settle(
+    module: nn.Module,
+    layers: list[_BatchNorm],
+    inputs: Iterable[Batch],
+    run: Callable[[nn.Module, Batch], Any],
+    across_processes: bool,
+) -> None:
+    moments = [_Moments(layer) for layer in layers]
+    momenta = [layer.momentum for layer in layers]
+    with ExitStack() as hooks:
+        for layer, moment in zip(layers, moments, strict=True):
+            layer.train()
+            layer.momentum = 1.0
+            hooks.enter_context(layer.register_forward_pre_hook(moment.before_forward))
+            hooks.enter_context(layer.register_forward_hook(moment.after_forward))
+        try:
+            for batch in inputs:
+                run(module, batch)
+        finally:
+            for layer, momentum in zip(layers, momenta, strict=True):
+                layer.momentum = momentum
+                layer.eval()
+    if across_processes:
+        for moment in moments:
+            moment.merge_processes()
+    reached = [moment for moment in moments if moment.count]
+    if not reached:
+        raise ValueError(
+            "refreshing BatchNorm needs data that reaches its layers, got none; "
+            "pass at least one batch, as a list or DataLoader that can be read again"
+        )
+    for moment in reached:
+        moment.write()
+
+
+def _in_order(
+    module: nn.Module,
+    layers: list[_BatchNorm],
+    inputs: Iterable[Batch],
+    run: Callable[[nn.Module, Batch], Any],
+) -> list[list[_BatchNorm]]:
+    """Return each layer alone, in the order in which the first batch reaches them."""
+    order: dict[_BatchNorm, None] = {}
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: order.setdefault(layer)))
+        for batch in inputs:
+            run(module, batch)
+            break
+    return [[layer] for layer in order]

@@ -1,0 +1,61 @@
+"""The mean of a stream of weights, in float32 at least."""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from pfge.weights import Weights, accumulator, average_into, move_towards
+
+
+class RunningMean:
+    """A mean that weights join one by one; the one copy of the weights that averaging needs.
+
+    Args:
+        start: Weights that give the names, shapes and types.
+        counted: Whether `start` is the first to be averaged or only gives the layout.
+        copied: Names that take the latest value instead of the mean.
+    """
+
+    def __init__(self, start: Weights, *, counted: bool, copied: Collection[str] = ()):
+        self.count = int(counted)
+        self._copied = frozenset(copied)
+        self._types = {name: tensor.dtype for name, tensor in start.items()}
+        self._mean = accumulator(start)
+
+    def add(self, weights: Weights) -> None:
+        """Count one more point."""
+        average_into(self._mean, weights, self.count, self._copied)
+        self.count += 1
+
+    def decay(self, weights: Weights, kept: float) -> None:
+        """Move to kept * mean + (1 - kept) * weights instead."""
+        move_towards(self._mean, weights, 1 - kept, self._copied)
+        self.count += 1
+
+    def restart(self, *, counted: bool) -> None:
+        """Forget what was averaged, and start from the mean as `weights` gives it."""
+        for name, tensor in self._mean.items():
+            tensor.copy_(tensor.to(self._types[name]))  # the trajectory goes on from the rounded mean
+        self.count = int(counted)
+
+    def wide(self) -> Weights:
+        """Return the mean as it is accumulated; it shares memory with this object."""
+        return self._mean
+
+    def weights(self) -> Weights:
+        """Return the mean in the weights' own types; it may share memory with this object."""
+        return {name: tensor.to(self._types[name]) for name, tensor in self._mean.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that resuming needs."""
+        types = {name: str(kind).removeprefix("torch.") for name, kind in self._types.items()}
+        return {"count": self.count, "mean": self._mean, "copied": sorted(self._copied), "types": types}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "RunningMean":
+        """Return the mean that gave this state."""
+        mean = cls(state["mean"], counted=False, copied=state["copied"])
+        mean.count = state["count"]
+        mean._types = {name: getattr(torch, kind) for name, kind in state["types"].items()}
+        return mean

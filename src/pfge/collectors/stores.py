@@ -1,0 +1,117 @@
+"""Where a collector puts its members: in main memory, or on disk as they are made."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from pfge.ensemble_folder import MANIFEST, EnsembleFolder, prepare_for_overwrite
+from pfge.storage import StorageError
+from pfge.weights import Weights, copy_weights
+
+
+class Store(Protocol):
+    """Members in the order in which they were made."""
+
+    @property
+    def iterations(self) -> Sequence[int | None]:
+        """The iteration of each member so far."""
+
+    def begin(self, method: str) -> None:
+        """Start a new run."""
+
+    def append(self, iteration: int, weights: Weights) -> None:
+        """Keep a copy of the weights as the next member."""
+
+    def members(self) -> Sequence[Weights]:
+        """Return the members so far."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that resuming needs."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the members that the state knows."""
+
+
+def open_store(store: Store | str | Path | None) -> Store:
+    """Return a store in a folder, in main memory if there is none, or the user's own."""
+    if store is None:
+        return MemoryStore()
+    return FolderStore(Path(store)) if isinstance(store, str | Path) else store
+
+
+class MemoryStore:
+    """Members in main memory, whatever the device of the model."""
+
+    def __init__(self) -> None:
+        self.iterations: Sequence[int | None] = []
+        self._members: list[Weights] = []
+
+    def begin(self, method: str) -> None:  # noqa: ARG002 - only a folder has a label
+        """Start without members."""
+        self.iterations, self._members = [], []
+
+    def append(self, iteration: int, weights: Weights) -> None:
+        """Keep a copy of the weights as the next member."""
+        self._members.append(copy_weights(weights, "cpu"))
+        self.iterations = [*self.iterations, iteration]
+
+    def members(self) -> list[Weights]:
+        """Return the members so far."""
+        return list(self._members)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the members themselves: they are nowhere else."""
+        return {"iterations": list(self.iterations), "members": self._members}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with these members."""
+        self.iterations = list(state["iterations"])
+        self._members = [copy_weights(member) for member in state["members"]]
+
+
+class FolderStore:
+    """Members in an ensemble folder, which can be read while the run goes on."""
+
+    def __init__(self, path: Path):
+        prepare_for_overwrite(path)
+        self._folder = EnsembleFolder(path)
+
+    @property
+    def iterations(self) -> list[int | None]:
+        """The iteration of each member so far."""
+        return self._folder.iterations
+
+    def begin(self, method: str) -> None:
+        """Start a folder without members; one that has some is somebody's work."""
+        path = self._folder.path
+        if (path / MANIFEST).exists() and (found := len(EnsembleFolder.open(path).entries)):
+            raise StorageError(
+                f"{path} must be empty at the start of a run, but holds {found} members; "
+                "resume from that run's checkpoint, or choose another folder"
+            )
+        self._folder = EnsembleFolder(path, method=method)
+        self._folder.commit([])
+
+    def append(self, iteration: int, weights: Weights) -> None:
+        """Write the next member."""
+        self._folder.append(weights, iteration)
+
+    def members(self) -> Sequence[Weights]:
+        """Return the members so far, each read when it is asked for."""
+        return self._folder.members()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which members there are; the folder holds them."""
+        return {"iterations": self.iterations}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the members that the state knows; later ones will be made again."""
+        folder = EnsembleFolder.open(self._folder.path)
+        known = list(state["iterations"])
+        if folder.iterations[: len(known)] != known:
+            raise StorageError(
+                f"{folder.path} must hold the members of iterations {known}, as the checkpoint does, "
+                f"but holds those of {folder.iterations}; use the folder of that run"
+            )
+        folder.entries = folder.entries[: len(known)]
+        self._folder = folder

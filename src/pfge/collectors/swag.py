@@ -1,0 +1,138 @@
+"""SWAG: a Gaussian around the SWA mean, and samples of it (Maddox et al., 2019)."""
+
+import hashlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfge.collectors.base import Collector, require_cycle
+from pfge.collectors.running_mean import RunningMean
+from pfge.members import LazyMembers
+from pfge.weights import Weights, accumulator, copy_weights, is_averaged
+
+
+class SWAG(Collector):
+    """Fits a Gaussian to the weights at the end of every cycle; its samples are the members.
+
+    With n points w_i, their mean m and the mean m_i of the first i, a sample has mean m and
+    covariance scale * (diag(v) + D D^T / (k - 1)), where v is the variance of the points and the
+    k columns of D are the deviations w_i - m_i of the last k = min(n, rank) points. It holds
+    rank + 2 copies of the weights, the deviations in main memory. Buffers are not random: they
+    have the latest value.
+
+    Args:
+        cycle: Iterations between two points.
+        phase: Where in the cycle they lie: at iterations i with i mod cycle = phase.
+        rank: How many deviations are kept.
+        samples: How many members there are.
+        scale: The factor of the whole covariance; 0.5 is the published choice.
+        var_clamp: The smallest variance of one weight.
+        seed: Sample k is a function of (seed, k) and the Gaussian alone.
+    """
+
+    def __init__(
+        self,
+        cycle: int,
+        *,
+        phase: int = 0,
+        rank: int = 20,
+        samples: int = 20,
+        scale: float = 0.5,
+        var_clamp: float = 1e-30,
+        seed: int = 0,
+    ):
+        require_cycle(cycle, phase)
+        for name, value, least in (("rank", rank, 0), ("samples", samples, 1), ("scale", scale, 0)):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        self.cycle = cycle
+        self.phase = phase
+        self.rank = rank
+        self.samples = samples
+        self.scale = scale
+        self.var_clamp = var_clamp
+        self.seed = seed
+        self._mean: RunningMean | None = None
+        self._squares: Weights = {}  # sums of squared deviations from the running mean (Welford)
+        self._deviations: list[Weights] = []
+
+    def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
+        """Start without points: w0 is none of them."""
+        random = {n: t for n, t in weights.items() if is_averaged(t) and n not in buffers}
+        self._mean = RunningMean(weights, counted=False, copied=buffers)
+        self._squares = {name: tensor.zero_() for name, tensor in accumulator(random).items()}
+        self._deviations = []
+
+    def due(self, iteration: int) -> bool:
+        """Tell whether a point of the cycle is reached."""
+        return iteration % self.cycle == self.phase
+
+    @torch.no_grad()
+    def _take(self, iteration: int, weights: Weights) -> None:  # noqa: ARG002
+        if self._mean is None:
+            raise RuntimeError(f"{self} must begin before it observes; call begin(weights) first")
+        self._mean.add(weights)
+        count, mean = self._mean.count, self._mean.wide()
+        deviation = {name: weights[name] - mean[name] for name in self._squares}
+        for name, tensor in deviation.items():
+            # Welford's product of the deviations from the old and the new mean, by the new one alone.
+            growth = count / (count - 1) if count > 1 else 0.0
+            self._squares[name] = self._squares[name].to(tensor.device).addcmul_(tensor, tensor, value=growth)
+        deviation = {name: tensor.cpu() for name, tensor in deviation.items()}
+        self._deviations = [*self._deviations, deviation][-self.rank :] if self.rank else []
+
+    def members(self) -> Sequence[Weights]:
+        """Return the samples, each drawn when it is asked for and always the same.
+
+        Raises:
+            ValueError: There are fewer than two points, so that the Gaussian has no spread.
+        """
+        if self._mean is None or self._mean.count < 2:
+            points = self._mean.count if self._mean else 0
+            raise ValueError(f"{self} needs 2 points or more to sample from, has {points}; train on")
+        return LazyMembers(self.samples, self._sample)
+
+    def _sample(self, index: int) -> Weights:
+        if self._mean is None:
+            raise RuntimeError(f"{self} must begin before it is sampled")
+        sample = copy_weights(self._mean.weights(), "cpu")
+        mean = self._mean.wide()
+        columns = len(self._deviations)
+        # One vector for all tensors: the low-rank part correlates weights of different layers.
+        shared = _normal((columns,), f"{self.seed}/{index}")
+        for name, squares in self._squares.items():
+            variance = (squares.cpu() / self._mean.count).clamp(min=self.var_clamp)
+            noise = variance.sqrt() * _normal(tuple(squares.shape), f"{self.seed}/{index}/{name}")
+            if columns > 1:
+                for weight, deviation in zip(shared, self._deviations, strict=True):
+                    noise += weight / (columns - 1) ** 0.5 * deviation[name]
+            sample[name] = (mean[name].cpu() + self.scale**0.5 * noise).to(sample[name].dtype)
+        return sample
+
+    @property
+    def iterations(self) -> Sequence[int | None]:
+        """None for each sample: it belongs to no single iteration."""
+        return [None] * self.samples
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that resuming needs."""
+        mean = self._mean and self._mean.state_dict()
+        return {"mean": mean, "squares": self._squares, "deviations": self._deviations}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self._mean = state["mean"] and RunningMean.from_state(state["mean"])
+        self._squares = copy_weights(state["squares"])
+        self._deviations = [copy_weights(deviation) for deviation in state["deviations"]]
+
+    def __str__(self) -> str:
+        what = f"rank={self.rank}, samples={self.samples}, scale={self.scale}, seed={self.seed}"
+        return f"SWAG(cycle={self.cycle}, phase={self.phase}, {what})"
+
+
+def _normal(shape: tuple[int, ...], key: str) -> Tensor:
+    """Return standard normal numbers that depend on the key alone."""
+    seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 2**63
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))

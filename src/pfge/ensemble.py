@@ -1,0 +1,210 @@
+"""Members as one predictor: the mean of their softmax."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler
+
+from pfge.batch_norm import refresh_batch_norm
+from pfge.calling import call_model
+from pfge.ensemble_folder import EnsembleFolder, prepare_for_overwrite
+from pfge.members import LazyMembers
+from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
+
+
+class Ensemble:
+    """Member weights and how to build the module that they go into.
+
+    Whatever the number of members, one module is resident: each member is copied into it in turn.
+
+    Args:
+        members: The weights of each member; a list, or a sequence that reads them when asked.
+        build_model: Returns a new module of the members' architecture, whose output is logits [N, C].
+        method: How the members were made, for the manifest.
+        iterations: The iteration of each member, for the manifest.
+        forward: Calls the module on a batch that is no tensor, dict or pair, and returns the logits.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Weights],
+        build_model: Callable[[], nn.Module],
+        *,
+        method: str | None = None,
+        iterations: Sequence[int | None] | None = None,
+        forward: Callable[[nn.Module, Any], Tensor] | None = None,
+    ):
+        if isinstance(members, list | tuple):
+            for number, member in enumerate(members[1:], 2):
+                require_same_layout(members[0], member, "member 1", f"member {number}")
+        if iterations is not None and len(iterations) != len(members):
+            raise ValueError(
+                f"each of {len(members)} members has an iteration, got {len(iterations)} of them"
+            )
+        self.members = members
+        self.build_model = build_model
+        self.method = method
+        self.iterations = list(iterations) if iterations is not None else [None] * len(members)
+        self.device = torch.device("cpu")
+        self._forward = forward or call_model
+        self._module: nn.Module | None = None
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all members' weights."""
+        return len(self) * count_bytes(self.members[0]) if len(self) else 0
+
+    def last(self, count: int) -> "Ensemble":
+        """Return the ensemble of the last members alone."""
+        if not 1 <= count <= len(self):
+            raise ValueError(f"last() takes from 1 to all {len(self)} members, got {count}")
+        return self._with(self.members[-count:], self.iterations[-count:])
+
+    def to(self, device: torch.device | str) -> "Ensemble":
+        """Return the same ensemble predicting on a device; inputs are expected there."""
+        moved = self._with(self.members, self.iterations)
+        moved.device = torch.device(device)
+        return moved
+
+    def with_fresh_batch_norm(
+        self,
+        inputs: Iterable[Any],
+        *,
+        forward: Callable[[nn.Module, Any], Any] | None = None,
+        across_processes: bool = False,
+        on_member: Callable[[int], None] | None = None,
+    ) -> "Ensemble":
+        """Return the ensemble with each member's BatchNorm statistics recomputed over training inputs.
+
+        An average of weights has statistics that no point of the run had, so an ensemble of a model
+        with BatchNorm predicts well only after this. Only the statistics are new memory.
+
+        Args:
+            inputs: Batches that can be read once for each member.
+            forward: As in `refresh_batch_norm`.
+            across_processes: As in `refresh_batch_norm`.
+            on_member: Called with the number of members done.
+        """
+        _require_rereadable(inputs, len(self))
+        fresh: list[Weights] = []
+        for module in self._modules():
+            refresh_batch_norm(
+                module, inputs, forward=forward or self._forward, across_processes=across_processes
+            )
+            live = view_weights(module)
+            fresh.append({name: live[name].to("cpu", copy=True) for name in buffer_names(module)})
+            if on_member is not None:
+                on_member(len(fresh))
+        members = self.members
+        merged = LazyMembers(len(self), lambda index: members[index] | fresh[index])
+        return self._with(merged, self.iterations)
+
+    def predict_members(self, x: Any) -> Tensor:
+        """Return each member's probabilities, [K, N, C]."""
+        return torch.stack([self._probabilities(module, x) for module in self._modules()])
+
+    def predict(self, x: Any) -> Tensor:
+        """Return the mean of the members' probabilities, [N, C]."""
+        return self.predict_batches([x])
+
+    def predict_batches(self, batches: Iterable[Any]) -> Tensor:
+        """Return the mean probabilities over a data set, [N, C], reading it once for each member.
+
+        Args:
+            batches: Batches that can be read again in the same order.
+        """
+        predictions = self.predict_each(batches)
+        total = next(predictions)
+        for member in predictions:
+            total += member
+        return total / len(self)
+
+    def predict_each(self, batches: Iterable[Any]) -> Iterator[Tensor]:
+        """Yield each member's probabilities over a data set, [N, C], one member resident at a time."""
+        _require_rereadable(batches, len(self))
+        if len(self) > 1 and isinstance(batches, DataLoader) and isinstance(batches.sampler, RandomSampler):
+            raise ValueError(
+                "batches must come in the same order for each member, got a DataLoader that shuffles; "
+                "construct it with shuffle=False"
+            )
+        examples = None
+        for module in self._modules():
+            parts = [self._probabilities(module, batch) for batch in batches]
+            if not parts:
+                raise ValueError("predicting needs at least one batch, got none")
+            member = torch.cat(parts)
+            if len(member) != (examples := examples or len(member)):
+                raise ValueError(
+                    f"batches must give the same examples each time they are read, got {examples} and then "
+                    f"{len(member)} of them"
+                )
+            yield member
+
+    def save(self, folder: str | Path) -> None:
+        """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""
+        path = Path(folder)
+        prepare_for_overwrite(path)
+        target = EnsembleFolder(path, method=self.method, model=_name_of(self.build_model))
+        target.commit([target.write(m, i) for m, i in zip(self.members, self.iterations, strict=True)])
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        build_model: Callable[[], nn.Module],
+        *,
+        forward: Callable[[nn.Module, Any], Tensor] | None = None,
+    ) -> "Ensemble":
+        """Open a saved ensemble, checked whole; each member is read from disk when it is needed.
+
+        Raises:
+            StorageError: The folder is missing, damaged or foreign.
+        """
+        source = EnsembleFolder.open(Path(folder))
+        return cls(
+            source.members(), build_model, method=source.method, iterations=source.iterations, forward=forward
+        )
+
+    def _with(self, members: Sequence[Weights], iterations: Sequence[int | None]) -> "Ensemble":
+        ensemble = Ensemble(
+            members, self.build_model, method=self.method, iterations=iterations, forward=self._forward
+        )
+        ensemble.device = self.device
+        return ensemble
+
+    def _modules(self) -> Iterator[nn.Module]:
+        """Yield the one module, holding each member in turn."""
+        if not len(self):
+            raise ValueError("an ensemble needs a member to predict, this one is empty; collect or load some")
+        if self._module is None:
+            self._module = self.build_model().to(self.device).eval().requires_grad_(False)
+        for member in self.members:
+            load_weights(self._module, member)
+            yield self._module
+
+    @torch.no_grad()
+    def _probabilities(self, module: nn.Module, x: Any) -> Tensor:
+        logits = self._forward(module, x)
+        if not isinstance(logits, Tensor) or logits.ndim < 2:
+            found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(f"the model must return logits [N, C], got {found}; pass forward= to pick them")
+        return logits.float().softmax(dim=1)
+
+
+def _require_rereadable(batches: Iterable[Any], times: int) -> None:
+    if times > 1 and isinstance(batches, Iterator):
+        raise ValueError(
+            f"batches are read once for each of {times} members, got an iterator, which is read only once; "
+            "pass a list or a DataLoader"
+        )
+
+
+def _name_of(build_model: Callable[[], nn.Module]) -> str | None:
+    module, name = getattr(build_model, "__module__", None), getattr(build_model, "__qualname__", None)
+    return f"{module}:{name}" if module and name else None

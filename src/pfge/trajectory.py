@@ -1,0 +1,144 @@
+"""One path of SGD through weight space: a schedule sets its rate, collectors watch it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pfge.collectors.base import Collector, Restart
+from pfge.schedules import Schedule
+from pfge.weights import buffer_names, load_weights, view_weights
+
+
+class Trajectory:
+    """A training run as seen around each `optimizer.step()`; the loop is somebody else's.
+
+    Call `before_update()` before and `after_update()` after every `optimizer.step()`. The start
+    point is the model's weights at the first `before_update()`. A step that never happened, as when
+    `GradScaler` finds infinite gradients, does not count.
+
+    Args:
+        model: The model in training; DDP and torch.compile wrappers are looked through.
+        optimizer: Any torch optimizer. Its groups keep the ratios of their rates; the schedule
+            gives the largest.
+        schedule: The learning rate for each iteration, or None to leave the rates alone.
+        collectors: Who watches; at most one of them may steer.
+
+    Attributes:
+        iteration: Updates so far.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        schedule: Schedule | None,
+        collectors: Sequence[Collector],
+    ):
+        steerers = [type(collector).__name__ for collector in collectors if collector.steers]
+        if len(steerers) > 1:
+            raise ValueError(
+                f"only one collector may steer a trajectory, got {' and '.join(steerers)}; "
+                "give each its own Trajectory"
+            )
+        self.model = model
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.collectors = tuple(collectors)
+        self.iteration = 0
+        self._rate_ratios = _rate_ratios(optimizer)
+        self._begun = False
+        self._stepped = False
+        optimizer.register_step_post_hook(self._note_step)
+
+    def before_update(self) -> None:
+        """Set the learning rate of the coming iteration."""
+        if not self._begun:
+            weights, buffers = view_weights(self.model), buffer_names(self.model)
+            for collector in self.collectors:
+                collector.begin(weights, buffers)
+            self._begun = True
+        if self.schedule is not None:
+            self._set_rate(self.schedule(self.iteration + 1))
+        self._stepped = False
+
+    def after_update(self) -> None:
+        """Show the new weights to every collector that wants them, and restart if one says so."""
+        if not self._begun:
+            raise RuntimeError("before_update() must come before the first optimizer.step(); call it there")
+        if not self._stepped:
+            return
+        self._stepped = False
+        self.iteration += 1
+        due = [collector for collector in self.collectors if collector.due(self.iteration)]
+        if not due:
+            return
+        weights = view_weights(self.model)
+        # All look at the path as it was before any of them bends it.
+        for restart in [collector.observe(self.iteration, weights) for collector in due]:
+            if restart is not None:
+                self._restart(restart)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that resuming needs: weights, optimizer, iteration, collectors; live tensors.
+
+        `save_checkpoint` writes it. The random numbers of the loop and the order of its data are the
+        loop's own to keep.
+        """
+        return {
+            "iteration": self.iteration,
+            "begun": self._begun,
+            "rate_ratios": self._rate_ratios,
+            "weights": view_weights(self.model),
+            "optimizer": self.optimizer.state_dict(),
+            "collectors": [[str(collector), collector.state_dict()] for collector in self.collectors],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state; the next update is bit for bit that of the run which gave it.
+
+        Raises:
+            ValueError: The collectors or the model are not those of the state.
+        """
+        names = [str(collector) for collector in self.collectors]
+        found = [name for name, _ in state["collectors"]]
+        if names != found:
+            raise ValueError(
+                f"a trajectory resumes with the collectors it had, {found}, got {names}; "
+                "construct the same ones"
+            )
+        load_weights(self.model, state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.iteration = state["iteration"]
+        self._rate_ratios = list(state["rate_ratios"])
+        self._begun = state["begun"]
+        self._stepped = False
+        if self._begun:
+            for collector, (_, collected) in zip(self.collectors, state["collectors"], strict=True):
+                collector.load_state_dict(collected)
+
+    def _restart(self, restart: Restart) -> None:
+        load_weights(self.model, restart.weights)
+        if restart.clear_momentum:
+            for parameter in self.model.parameters():
+                self.optimizer.state.pop(parameter, None)
+
+    def _set_rate(self, rate: float) -> None:
+        for group, ratio in zip(self.optimizer.param_groups, self._rate_ratios, strict=True):
+            if isinstance(group["lr"], Tensor):  # capturable optimizers keep the rate on the device
+                group["lr"].fill_(rate * ratio)
+            else:
+                group["lr"] = rate * ratio
+
+    def _note_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        # A fused optimizer is called even when GradScaler found infinities, and skips by itself.
+        infinite = getattr(optimizer, "found_inf", None)
+        self._stepped = infinite is None or not bool(torch.as_tensor(infinite).any())
+
+
+def _rate_ratios(optimizer: Optimizer) -> list[float]:
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    largest = max(rates)
+    return [rate / largest if largest else 1.0 for rate in rates]

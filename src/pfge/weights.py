@@ -1,0 +1,183 @@
+"""A point in weight space: view, copy, load, average, interpolate, measure."""
+
+from collections.abc import Collection, Iterator
+from math import hypot
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+Weights = dict[str, Tensor]
+"""Parameters and persistent buffers, by canonical name; a tensor with two names appears once."""
+
+_COMPILED = "_orig_mod"  # where torch.compile keeps the module it wraps
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the user's own module from inside DDP, DataParallel and torch.compile."""
+    while True:
+        if isinstance(model, DataParallel | DistributedDataParallel):
+            model = model.module
+        elif _COMPILED in model._modules:
+            model = model.get_submodule(_COMPILED)
+        else:
+            return model
+
+
+def view_weights(model: nn.Module) -> Weights:
+    """Return the live tensors of a model: writing to them changes the model."""
+    return {name: tensor.detach() for name, tensor, _ in _named_tensors(model)}
+
+
+def buffer_names(model: nn.Module) -> frozenset[str]:
+    """Return the canonical names of a model's persistent buffers."""
+    return frozenset(name for name, _, is_buffer in _named_tensors(model) if is_buffer)
+
+
+def copy_weights(weights: Weights, device: torch.device | str | None = None) -> Weights:
+    """Return an independent copy, on another device if one is given."""
+    # contiguous_format: members are written to disk as they are, and a file has one layout.
+    return {
+        name: tensor.detach().to(device=device or tensor.device, copy=True).contiguous()
+        for name, tensor in weights.items()
+    }
+
+
+def load_weights(model: nn.Module, weights: Weights) -> None:
+    """Copy weights into a model in place, after checking that every name and shape fits.
+
+    Raises:
+        ValueError: The model and the weights differ; the model is left as it was.
+    """
+    live = view_weights(model)
+    require_same_layout(live, weights, "the model", "the weights")
+    with torch.no_grad():
+        for name, tensor in live.items():
+            tensor.copy_(weights[name])
+
+
+def accumulator(weights: Weights) -> Weights:
+    """Return a copy to average into: floating-point tensors in float32 at least."""
+    return {
+        name: tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
+        if is_averaged(tensor)
+        else tensor.detach().clone()
+        for name, tensor in weights.items()
+    }
+
+
+def average_into(mean: Weights, new: Weights, count: int, copied: Collection[str] = ()) -> None:
+    """Fold new weights into the mean of `count` others, in place.
+
+    Integer and boolean tensors, and those named in `copied`, take the new value.
+
+    Args:
+        mean: The mean so far, as made by `accumulator`.
+        new: The weights that join it.
+        count: How many weights the mean holds already; 0 replaces it.
+        copied: Names of tensors whose mean would mean nothing.
+    """
+    move_towards(mean, new, 1 / (count + 1), copied)
+
+
+@torch.no_grad()
+def move_towards(mean: Weights, new: Weights, fraction: float, copied: Collection[str] = ()) -> None:
+    """Move a point a fraction of the way to another, in place; see `average_into` for what is copied."""
+    for name, tensor in new.items():
+        mean[name] = mean[name].to(tensor.device)  # one that comes from a checkpoint may lie elsewhere
+        if is_averaged(tensor) and name not in copied:
+            mean[name].lerp_(tensor.detach().to(mean[name].dtype), fraction)
+        else:
+            mean[name].copy_(tensor)
+
+
+def interpolate(start: Weights, end: Weights, t: float) -> Weights:
+    """Return the point at t on the straight line: start at 0 and end at 1, both bit for bit.
+
+    Tensors that cannot be averaged are those of the nearer end.
+    """
+    require_same_layout(start, end, "the start", "the end")
+    if t in (0, 1):  # a rounding dtype would lose the exact end
+        return copy_weights(end if t else start)
+    point = accumulator(start)
+    for name, tensor in end.items():
+        if is_averaged(tensor):
+            point[name] = torch.lerp(point[name], tensor.to(point[name]), t).to(tensor.dtype)
+        elif t > 0.5:
+            point[name] = tensor.detach().clone()
+    return point
+
+
+def distance(start: Weights, end: Weights) -> float:
+    """Return the Euclidean distance over all floating-point tensors, summed in float64."""
+    require_same_layout(start, end, "the start", "the end")
+    parts = [_norm_of_difference(tensor, end[name]) for name, tensor in start.items() if is_averaged(tensor)]
+    return hypot(*parts)
+
+
+def count_bytes(weights: Weights) -> int:
+    """Return the bytes that the tensors occupy."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+
+
+def is_averaged(tensor: Tensor) -> bool:
+    """Tell whether a mean of such tensors is one of them: true of floating-point and complex ones."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def find_non_finite(weights: Weights) -> str | None:
+    """Return the name of the first tensor that holds NaN or infinity, or None."""
+    named = {name: tensor.detach() for name, tensor in weights.items() if is_averaged(tensor)}
+    if not named:
+        return None
+    # One NaN or infinity makes a sum NaN or infinite, so finite sums settle it, without a temporary copy
+    # and with one wait for the device. A sum may also overflow: then each entry is looked at.
+    sums = [tensor.sum() for tensor in named.values()]
+    if torch.stack([total.to(sums[0].device) for total in sums]).isfinite().all():
+        return None
+    return next((name for name, tensor in named.items() if not tensor.isfinite().all()), None)
+
+
+def require_same_layout(first: Weights, second: Weights, first_name: str, second_name: str) -> None:
+    """Raise a ValueError that lists the names and shapes in which two points differ."""
+    problems = [f"only {first_name} has {name}" for name in first.keys() - second.keys()]
+    problems += [f"only {second_name} has {name}" for name in second.keys() - first.keys()]
+    problems += [
+        f"{name} is {list(tensor.shape)} in {first_name} and {list(second[name].shape)} in {second_name}"
+        for name, tensor in first.items()
+        if name in second and tensor.shape != second[name].shape
+    ]
+    if problems:
+        shown = "; ".join(sorted(problems)[:5])
+        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise ValueError(
+            f"{first_name} and {second_name} must have the same tensors: {shown}{more}; "
+            "use weights of the same architecture"
+        )
+
+
+def _norm_of_difference(start: Tensor, end: Tensor) -> float:
+    wide = torch.promote_types(start.dtype, torch.float64)
+    return float(torch.linalg.vector_norm(end.detach().to(wide) - start.detach().to(wide)))
+
+
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
+    """Yield the name, the tensor and whether it is a buffer: what a state dict holds, each tensor once.
+
+    One walk over the modules, as it is made at every collection.
+    """
+    seen: set[int] = set()
+    for path, module in unwrap(model).named_modules():
+        prefix = _canonical(f"{path}.") if path else ""
+        for is_buffer, tensors in ((False, module._parameters), (True, module._buffers)):
+            for name, tensor in tensors.items():
+                if tensor is None or id(tensor) in seen or name in module._non_persistent_buffers_set:
+                    continue
+                seen.add(id(tensor))
+                yield prefix + name, tensor, is_buffer
+
+
+def _canonical(name: str) -> str:
+    if _COMPILED not in name:
+        return name
+    return ".".join(part for part in name.split(".") if part != _COMPILED)

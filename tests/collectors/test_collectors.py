@@ -1,0 +1,173 @@
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from pfge import EMA, FGE, PFGE, SWA, SWAG, Collector, Ensemble, StorageError, Trajectory, Weights
+from tests.toys import advance, assert_same_weights, make_mlp, make_sgd, train
+
+
+def point(value: float) -> Weights:
+    return {"w": torch.tensor(value, dtype=torch.float64)}
+
+
+def show(collector: Collector, values: list[float], start: float = 0.0) -> None:
+    collector.begin(point(start))
+    for iteration, value in enumerate(values, 1):
+        collector.observe(iteration, point(value))
+
+
+def test_swa_can_leave_the_start_out() -> None:
+    swa = SWA(1, average_start=False)
+    show(swa, [2.0, 4.0], start=100.0)
+    assert swa.members()[0]["w"].item() == 3.0
+
+
+def test_phase_moves_the_points_within_the_cycle() -> None:
+    fge = FGE(4, phase=2)
+    show(fge, [float(i) for i in range(1, 11)])
+    assert [member["w"].item() for member in fge.members()] == [2.0, 6.0, 10.0]
+    assert fge.iterations == [2, 6, 10]
+
+
+def test_ema_of_a_worked_example() -> None:
+    # 0 -> 0.5 * 0 + 0.5 * 4 = 2 -> 0.5 * 2 + 0.5 * 8 = 5
+    ema = EMA(0.5)
+    show(ema, [4.0, 8.0])
+    assert ema.members()[0]["w"].item() == 5.0
+
+
+def test_ema_can_skip_iterations() -> None:
+    ema = EMA(0.5, every=2)
+    show(ema, [100.0, 8.0, 100.0])
+    assert ema.members()[0]["w"].item() == 4.0
+
+
+@pytest.mark.parametrize("make", [lambda: SWA(3), lambda: EMA(0.9, every=3)])
+def test_an_average_that_was_never_updated_is_an_error(make: Callable[[], Collector]) -> None:
+    collector = make()
+    show(collector, [1.0, 2.0])
+    with pytest.raises(ValueError, match="has averaged nothing yet"):
+        collector.members()
+
+
+def test_a_member_does_not_change_with_later_training() -> None:
+    swa = SWA(1)
+    show(swa, [2.0])
+    member = swa.members()[0]
+    swa.observe(2, point(50.0))
+    assert member["w"].item() == 1.0
+
+
+@pytest.mark.parametrize(
+    "make", [lambda c: SWA(c), lambda c: FGE(c), lambda c: SWAG(c), lambda c: PFGE(c, 8)]
+)
+@pytest.mark.parametrize("cycle", [0, -2])
+def test_a_cycle_without_iterations_is_refused(make: Callable[[int], Collector], cycle: int) -> None:
+    with pytest.raises(ValueError, match=f"cycle must be at least 1 iteration, got {cycle}"):
+        make(cycle)
+
+
+def test_a_phase_outside_the_cycle_is_refused() -> None:
+    with pytest.raises(ValueError, match="phase must be from 0 to cycle - 1 = 3, got 4"):
+        SWA(4, phase=4)
+
+
+@pytest.mark.parametrize("period", [0, -1])
+def test_a_period_without_iterations_is_refused(period: int) -> None:
+    with pytest.raises(ValueError, match=f"period must be at least 1 iteration, got {period}"):
+        PFGE(2, period)
+
+
+def test_a_period_that_averages_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="period must reach the first averaged point, at 5 iterations"):
+        PFGE(5, 4)
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.0])
+def test_a_decay_that_never_moves_or_overshoots_is_refused(decay: float) -> None:
+    with pytest.raises(ValueError, match=f"decay must be at least 0 and below 1, got {decay}"):
+        EMA(decay)
+
+
+def test_a_period_that_is_no_multiple_of_the_cycle_warns_of_exactly_what_will_happen() -> None:
+    expected = (
+        r"period=10 is not a multiple of cycle=4: each member averages iterations 4, 8 of its period "
+        r"and its start; the last 2 iterations of each period are unused; choose a multiple of 4"
+    )
+    with pytest.warns(UserWarning, match=expected):
+        PFGE(4, 10)
+
+
+def test_what_the_warning_says_is_what_happens() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pfge = PFGE(4, 10)
+    show(pfge, [float(i) for i in range(1, 11)])
+    assert pfge.members()[0]["w"].item() == (0 + 4 + 8) / 3
+
+
+@pytest.mark.parametrize(
+    ("collector", "expected"), [(PFGE(2, 4), 8), (FGE(3), 9), (EMA(0.9), 10), (SWA(20), 0)]
+)
+def test_the_last_iteration_of_any_use_is_known(collector: Collector, expected: int) -> None:
+    assert collector.last_use(10) == expected
+
+
+def test_members_on_disk_equal_members_in_memory(tmp_path: Path) -> None:
+    on_disk, in_memory = PFGE(2, 4, store=tmp_path / "members"), PFGE(2, 4)
+    train(make_mlp(), [on_disk], 8)
+    train(make_mlp(), [in_memory], 8)
+    for one, two in zip(on_disk.members(), in_memory.members(), strict=True):
+        assert_same_weights(one, two)
+
+
+def test_members_on_disk_are_an_ensemble_while_the_run_goes_on(tmp_path: Path) -> None:
+    fge = FGE(2, store=tmp_path)
+    trajectory = train(make_mlp(), [fge], 4)
+    ensemble = Ensemble.load(tmp_path, make_mlp)
+    assert ensemble.iterations == [2, 4]
+    assert ensemble.method == "FGE(cycle=2, phase=0)"
+    advance(trajectory, 2)
+    assert len(Ensemble.load(tmp_path, make_mlp)) == 3
+
+
+@pytest.mark.parametrize("stop", range(9))
+def test_resuming_with_members_on_disk_makes_later_ones_again(tmp_path: Path, stop: int) -> None:
+    run = train(make_mlp(), [PFGE(2, 4, store=tmp_path)], stop)
+    state = copy.deepcopy(run.state_dict())
+    advance(run, 8 - stop)  # the crash comes later than the checkpoint
+    expected = [dict(member) for member in Ensemble.load(tmp_path, make_mlp).members]
+    model = make_mlp(1)
+    resumed = Trajectory(model, make_sgd(model), run.schedule, [PFGE(2, 4, store=tmp_path)])
+    if not stop:
+        with pytest.raises(StorageError, match="must be empty at the start of a run, but holds 2 members"):
+            resumed.before_update()
+        return
+    resumed.load_state_dict(state)
+    assert resumed.collectors[0].iterations == [4, 8][: stop // 4]
+    advance(resumed, 8 - stop)
+    found = Ensemble.load(tmp_path, make_mlp).members
+    assert len(found) == 2
+    for one, two in zip(found, expected, strict=True):
+        assert_same_weights(one, two)
+
+
+def test_a_checkpoint_and_a_folder_of_different_runs_are_refused(tmp_path: Path) -> None:
+    state = train(make_mlp(), [FGE(2, store=tmp_path / "one")], 4).state_dict()
+    train(make_mlp(), [FGE(2, store=tmp_path / "two")], 2)
+    other = train(make_mlp(), [FGE(2, store=tmp_path / "two")], 0)
+    with pytest.raises(
+        StorageError, match=r"must hold the members of iterations \[2, 4\].*holds those of \[2\]"
+    ):
+        other.load_state_dict(state)
+
+
+def test_a_store_in_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(StorageError, match="holds other files and no ensemble"):
+        FGE(2, store=tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"

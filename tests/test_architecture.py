@@ -1,0 +1,73 @@
+"""The rules of docs/architecture.md that a program can check."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "pfge"
+
+# Lowest first. A room may import from rooms in rows before its own, or in its own row where that
+# row is one building (`True`).
+ROWS: list[tuple[set[str], bool]] = [
+    ({"schedules", "weights", "calling", "metrics"}, False),
+    ({"members", "storage"}, False),
+    ({"ensemble_folder", "checkpoint", "batch_norm"}, False),
+    ({"collectors"}, True),
+    ({"trajectory", "ensemble"}, False),
+    ({"training"}, False),
+    ({"methods"}, False),
+    ({"lab"}, True),
+    ({"reports"}, True),
+    ({"cli"}, True),
+]
+
+
+def rooms_imported(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("pfge."):
+            found.add(node.module.split(".")[1])
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("pfge.")}
+    return found
+
+
+def files() -> list[Path]:
+    return [file for file in SOURCE.rglob("*.py") if file != SOURCE / "__init__.py"]
+
+
+@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(SOURCE)))
+def test_imports_go_downwards_only(file: Path) -> None:
+    room = file.relative_to(SOURCE).parts[0].removesuffix(".py")
+    (row,) = [number for number, (rooms, _) in enumerate(ROWS) if room in rooms]
+    below = set().union(*(rooms for rooms, _ in ROWS[:row]))
+    allowed = below | ({room} if ROWS[row][1] else set())
+    assert rooms_imported(file) <= allowed
+
+
+def test_importing_pfge_loads_torch_and_safetensors_only() -> None:
+    heavy = (
+        "sklearn",
+        "scipy",
+        "rich",
+        "lightning",
+        "torchvision",
+        "PIL",
+        "torch._dynamo",
+        "pfge.lab",
+        "pfge.cli",
+    )
+    code = f"import sys, pfge; print([name for name in {heavy!r} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "[]"
+
+
+def test_every_public_name_exists() -> None:
+    import pfge
+
+    assert sorted(pfge.__all__) == sorted(set(pfge.__all__))
+    for name in pfge.__all__:
+        assert getattr(pfge, name) is not None

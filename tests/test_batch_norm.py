@@ -1,0 +1,159 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pfge import copy_weights, refresh_batch_norm, view_weights
+from tests.toys import assert_same_weights, make_mlp
+
+DATA = torch.randn(41, 4, generator=torch.Generator().manual_seed(1)) * 3 + 1
+
+
+def split(data: Tensor, size: int) -> list[Tensor]:
+    """Batches of a size, the rest joined to the last, since BatchNorm needs two examples."""
+    parts = list(data.split(size))
+    return [*parts[:-2], torch.cat(parts[-2:])] if len(parts) > 1 and len(parts[-1]) == 1 else parts
+
+
+@given(st.integers(2, 41))
+def test_statistics_are_those_of_all_data_whatever_the_batch_size(size: int) -> None:
+    model = make_mlp()
+    refresh_batch_norm(model, split(DATA, size))
+    seen = model[0](DATA).double()
+    torch.testing.assert_close(model[1].running_mean.double(), seen.mean(0), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(model[1].running_var.double(), seen.var(0), atol=1e-6, rtol=1e-6)
+
+
+def make_images() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(),
+            nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.ReLU(),
+            nn.Conv2d(2, 2, 2), nn.BatchNorm2d(2, momentum=None),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 37])
+def test_layer_by_layer_is_the_full_batch_at_any_depth(size: int) -> None:
+    images = torch.randn(37, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+    model, full = make_images(), make_images()
+    refresh_batch_norm(model, images.split(size), layer_by_layer=True)
+    for layer in full:
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.momentum = 1.0
+    full(images)  # one training pass over everything writes the statistics of everything
+    for layer in (1, 4, 7):
+        # A layer in evaluation divides by the unbiased variance, in training by the biased one: 1/n apart.
+        torch.testing.assert_close(model[layer].running_mean, full[layer].running_mean, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(model[layer].running_var, full[layer].running_var, atol=1e-3, rtol=1e-3)
+    again = make_images()
+    refresh_batch_norm(again, [images], layer_by_layer=True)
+    for layer in (1, 4, 7):
+        torch.testing.assert_close(model[layer].running_mean, again[layer].running_mean, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(model[layer].running_var, again[layer].running_var, atol=1e-6, rtol=1e-5)
+
+
+def test_a_far_off_mean_does_not_cost_digits() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(1))
+    data = (torch.arange(1000, dtype=torch.float32) % 7 + 1000)[:, None]
+    refresh_batch_norm(model, data.split(10))
+    assert model[0].running_var.item() == pytest.approx(data.double().var().item(), rel=1e-4)
+
+
+def test_old_statistics_play_no_part() -> None:
+    fresh, stale = make_mlp(), make_mlp()
+    stale[1].running_mean.fill_(1e6)
+    stale[1].running_var.fill_(1e6)
+    refresh_batch_norm(fresh, [DATA])
+    refresh_batch_norm(stale, [DATA])
+    assert_same_weights(view_weights(fresh), view_weights(stale))
+
+
+def test_dropout_is_off() -> None:
+    model = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm1d(4))
+    refresh_batch_norm(model, [DATA])
+    torch.testing.assert_close(model[1].running_mean, DATA.mean(0))
+
+
+def test_modes_momentum_and_random_state_come_back() -> None:
+    model = make_mlp().train()
+    model[1].eval()
+    model[1].momentum = 0.3
+    before = torch.get_rng_state()
+    refresh_batch_norm(model, torch.utils.data.DataLoader(DATA, batch_size=8, shuffle=True, drop_last=True))
+    assert [layer.training for layer in model] == [True, False, True, True, True]
+    assert model.training
+    assert model[1].momentum == 0.3
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not model[1]._forward_hooks
+
+
+def failing() -> Iterator[Tensor]:
+    yield DATA
+    torch.rand(1)
+    raise OSError("the disk is gone")
+
+
+def test_everything_comes_back_when_the_data_raises() -> None:
+    model = make_mlp().train()
+    before, state = copy_weights(view_weights(model)), torch.get_rng_state()
+    with pytest.raises(OSError, match="the disk is gone"):
+        refresh_batch_norm(model, failing())
+    assert all(layer.training for layer in model.modules())
+    assert model[1].momentum == 0.1
+    assert_same_weights(view_weights(model), before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not model[1]._forward_hooks
+
+
+def test_only_statistics_change() -> None:
+    model = make_mlp()
+    before = copy_weights(view_weights(model))
+    refresh_batch_norm(model, [DATA])
+    changed = {n for n, t in view_weights(model).items() if not torch.equal(t, before[n])}
+    assert changed == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.norm(left + right)
+
+
+def test_pairs_dicts_and_custom_batches_work() -> None:
+    by_pair, by_dict, by_function = nn.Sequential(nn.BatchNorm1d(4)), TwoInputs(), TwoInputs()
+    refresh_batch_norm(by_pair, [(DATA, torch.zeros(41))])
+    refresh_batch_norm(by_dict, [{"left": DATA, "right": DATA * 0}])
+    refresh_batch_norm(by_function, ["everything"], forward=lambda model, _: model(DATA, DATA * 0))
+    for norm in (by_pair[0], by_dict.norm, by_function.norm):
+        torch.testing.assert_close(norm.running_mean, DATA.mean(0))
+
+
+def test_a_batch_of_an_unknown_kind_names_the_remedy() -> None:
+    with pytest.raises(TypeError, match=r"got set; pass forward="):
+        refresh_batch_norm(make_mlp(), [{1, 2}])
+
+
+def test_no_data_is_an_error_and_keeps_the_old_statistics() -> None:
+    model = make_mlp()
+    with pytest.raises(ValueError, match="needs data that reaches its layers, got none"):
+        refresh_batch_norm(model, [])
+    assert torch.equal(model[1].running_var, torch.ones(8))
+
+
+def test_one_example_alone_is_a_clear_error() -> None:
+    with pytest.raises(
+        ValueError, match=r"got an input of shape \[1, 8\]; use batches of 2 examples or more"
+    ):
+        refresh_batch_norm(make_mlp(), [DATA[:1]])
+
+
+def test_a_model_without_batch_norm_reads_no_data() -> None:
+    refresh_batch_norm(nn.Linear(4, 2), failing())

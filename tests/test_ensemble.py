@@ -1,0 +1,135 @@
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from pfge import Ensemble, Weights, copy_weights, view_weights
+from pfge.members import LazyMembers
+from tests.toys import assert_same_weights, make_batch, make_mlp
+
+X = make_batch(7, size=20)[0]
+
+
+def make_members(count: int = 3) -> list[Weights]:
+    return [copy_weights(view_weights(make_mlp(seed))) for seed in range(count)]
+
+
+def expected(count: int = 3) -> Tensor:
+    with torch.no_grad():
+        return torch.stack([make_mlp(seed).eval()(X).softmax(dim=1) for seed in range(count)])
+
+
+def test_it_predicts_the_mean_of_the_softmax_not_of_the_logits() -> None:
+    # One feature, two classes: logits (0, 2) and (0, -4).
+    weights = [{"weight": torch.tensor([[0.0], [slope]])} for slope in (2.0, -4.0)]
+    ensemble = Ensemble(weights, lambda: nn.Linear(1, 2, bias=False))
+    first, second = torch.tensor(2.0).sigmoid(), torch.tensor(-4.0).sigmoid()
+    assert ensemble.predict(torch.ones(1, 1))[0, 1].item() == pytest.approx(((first + second) / 2).item())
+
+
+def test_members_are_predicted_in_order() -> None:
+    torch.testing.assert_close(Ensemble(make_members(), make_mlp).predict_members(X), expected())
+
+
+def test_batches_give_what_one_batch_gives() -> None:
+    ensemble = Ensemble(make_members(), make_mlp)
+    torch.testing.assert_close(ensemble.predict_batches(list(X.split(7))), ensemble.predict(X))
+    loader = DataLoader(TensorDataset(X, torch.zeros(20)), batch_size=6)
+    torch.testing.assert_close(ensemble.predict_batches(loader), expected().mean(0))
+
+
+def test_predicting_leaves_the_members_and_the_random_state_alone() -> None:
+    members = make_members()
+    before, state = make_members(), torch.get_rng_state()
+    Ensemble(members, make_mlp).predict(X)
+    for one, two in zip(members, before, strict=True):
+        assert_same_weights(one, two)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_last_keeps_the_latest_members() -> None:
+    ensemble = Ensemble(make_members(), make_mlp, iterations=[5, 10, 15]).last(2)
+    torch.testing.assert_close(ensemble.predict(X), expected()[1:].mean(0))
+    assert ensemble.iterations == [10, 15]
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_last_takes_what_there_is(count: int) -> None:
+    with pytest.raises(ValueError, match=f"from 1 to all 3 members, got {count}"):
+        Ensemble(make_members(), make_mlp).last(count)
+
+
+def test_one_member_at_a_time_is_read() -> None:
+    members, read = make_members(), []
+
+    def read_member(index: int) -> Weights:
+        read.append(index)
+        return members[index]
+
+    ensemble = Ensemble(LazyMembers(3, read_member), make_mlp)
+    torch.testing.assert_close(ensemble.predict_batches([X[:10], X[10:]]), expected().mean(0))
+    assert read == [0, 1, 2]
+
+
+def test_memory_is_counted_in_bytes() -> None:
+    # 4*8+8 and 8*3+3 linear, 4*8 BatchNorm floats, one int64 counter.
+    assert Ensemble(make_members(), make_mlp).nbytes == 3 * (4 * (40 + 27 + 32) + 8)
+    assert Ensemble([], make_mlp).nbytes == 0
+
+
+def test_fresh_batch_norm_is_each_members_own() -> None:
+    data = [make_batch(i)[0] for i in range(4)]
+    ensemble = Ensemble(make_members(), make_mlp).with_fresh_batch_norm(data)
+    for seed in range(3):
+        seen = make_mlp(seed)[0](torch.cat(data))
+        torch.testing.assert_close(ensemble.members[seed]["1.running_mean"], seen.mean(0))
+        torch.testing.assert_close(ensemble.members[seed]["1.running_var"], seen.var(0))
+
+
+def test_fresh_batch_norm_shares_the_other_tensors() -> None:
+    members = make_members()
+    fresh = Ensemble(members, make_mlp).with_fresh_batch_norm([X])
+    assert fresh.members[0]["0.weight"] is members[0]["0.weight"]
+    assert not torch.equal(fresh.members[0]["1.running_mean"], members[0]["1.running_mean"])
+
+
+def test_bf16_members_give_float32_probabilities() -> None:
+    ensemble = Ensemble([copy_weights(view_weights(make_mlp().bfloat16()))], lambda: make_mlp().bfloat16())
+    assert ensemble.predict(X.bfloat16()).dtype == torch.float32
+
+
+def test_a_forward_function_picks_the_logits() -> None:
+    ensemble = Ensemble(make_members(), make_mlp, forward=lambda model, batch: model(batch["x"]))
+    torch.testing.assert_close(ensemble.last(2).predict({"x": X, "label": None}), expected()[1:].mean(0))
+
+
+def test_an_empty_ensemble_does_not_predict() -> None:
+    with pytest.raises(ValueError, match="needs a member to predict, this one is empty"):
+        Ensemble([], make_mlp).predict(X)
+
+
+def test_members_of_different_shapes_are_refused() -> None:
+    members = [*make_members(2), copy_weights(view_weights(make_mlp(classes=5)))]
+    with pytest.raises(ValueError, match=r"4.bias is \[3\] in member 1 and \[5\] in member 3"):
+        Ensemble(members, make_mlp)
+
+
+def test_a_model_that_does_not_fit_the_members_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"4.bias is \[5\] in the model and \[3\] in the weights"):
+        Ensemble(make_members(), lambda: make_mlp(classes=5)).predict(X)
+
+
+def test_data_that_can_be_read_only_once_is_refused() -> None:
+    with pytest.raises(ValueError, match="once for each of 3 members, got an iterator"):
+        Ensemble(make_members(), make_mlp).predict_batches(iter([X]))
+
+
+def test_data_in_random_order_is_refused() -> None:
+    loader = DataLoader(TensorDataset(X), batch_size=5, shuffle=True)
+    with pytest.raises(ValueError, match="DataLoader that shuffles; construct it with shuffle=False"):
+        Ensemble(make_members(), make_mlp).predict_batches(loader)
+
+
+def test_output_that_is_no_logits_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must return logits \[N, C\], got \[20\]; pass forward="):
+        Ensemble(make_members(), make_mlp, forward=lambda model, x: model(x)[:, 0]).predict(X)

@@ -1,0 +1,76 @@
+import math
+
+import pytest
+
+from pfge import Constant, CosineRestarts, Joined, LinearDecay, Triangular
+from pfge.schedules import pretraining_schedule
+
+
+def rates(schedule: object, iterations: int) -> list[float]:
+    return [schedule(i) for i in range(1, iterations + 1)]  # type: ignore[operator]
+
+
+def test_triangular_is_low_at_every_multiple_of_the_cycle() -> None:
+    # cycle 4 from 1 to 3: up to 3 at mid-cycle, back to 1 at the end.
+    assert rates(Triangular(4, 1.0, 3.0), 8) == [2.0, 3.0, 2.0, 1.0] * 2
+
+
+def test_triangular_from_high_is_low_at_mid_cycle() -> None:
+    assert rates(Triangular(4, 1.0, 3.0, start="high"), 8) == [2.0, 1.0, 2.0, 3.0] * 2
+
+
+def test_triangular_ends_are_exact() -> None:
+    schedule = Triangular(10, 5e-4, 0.05)
+    assert schedule(10) == 5e-4
+    assert schedule(5) == 0.05
+
+
+def test_triangular_with_an_odd_cycle_never_quite_reaches_high() -> None:
+    assert rates(Triangular(3, 0.0, 3.0), 3) == [2.0, 2.0, 0.0]
+
+
+def test_cosine_restarts_end_each_cycle_at_low() -> None:
+    expected = [1 + math.cos(math.pi * i / 4) for i in (1, 2, 3, 4)]
+    assert rates(CosineRestarts(4, 2.0), 8) == pytest.approx(expected * 2, abs=1e-15)
+
+
+def test_linear_decay_stays_at_its_last_rate() -> None:
+    assert rates(LinearDecay(4, 1.0, 0.0), 6) == [0.75, 0.5, 0.25, 0.0, 0.0, 0.0]
+
+
+def test_joined_schedules_count_their_own_iterations() -> None:
+    joined = Joined(((Constant(5.0), 2), (LinearDecay(2, 4.0, 2.0), 2), (Constant(1.0), 1)))
+    assert rates(joined, 7) == [5.0, 5.0, 3.0, 2.0, 1.0, 1.0, 1.0]
+
+
+def test_pretraining_is_constant_for_a_half_and_reaches_a_hundredth_at_ninety_percent() -> None:
+    schedule = pretraining_schedule(100, 0.1)
+    assert rates(schedule, 50) == [0.1] * 50
+    assert schedule(70) == pytest.approx(0.1 * (1 - 0.99 * 20 / 40))
+    assert [schedule(90), schedule(100)] == pytest.approx([0.001, 0.001])
+
+
+def test_equal_settings_are_the_same_schedule() -> None:
+    assert Triangular(4, 0.1, 0.2) == Triangular(4, 0.1, 0.2)
+    assert Triangular(4, 0.1, 0.2) != Triangular(4, 0.1, 0.2, start="high")
+
+
+@pytest.mark.parametrize("cycle", [0, -3])
+def test_a_cycle_without_iterations_is_refused(cycle: int) -> None:
+    with pytest.raises(ValueError, match=f"cycle must be at least 1 iteration, got {cycle}"):
+        Triangular(cycle, 0.1, 0.2)
+
+
+def test_low_above_high_is_refused_with_both_values() -> None:
+    with pytest.raises(ValueError, match=r"got low=0\.2 and high=0\.1; exchange"):
+        Triangular(4, 0.2, 0.1)
+
+
+def test_an_unknown_start_is_refused() -> None:
+    with pytest.raises(ValueError, match="start must be 'low' or 'high', got 'middle'"):
+        Triangular(4, 0.1, 0.2, start="middle")  # type: ignore[arg-type]
+
+
+def test_rates_that_are_not_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="0 <= low <= high"):
+        Constant(math.nan)

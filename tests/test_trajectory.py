@@ -1,0 +1,197 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pfge import (
+    EMA,
+    FGE,
+    PFGE,
+    SWA,
+    SWAG,
+    Collector,
+    Constant,
+    Trajectory,
+    Triangular,
+    load_checkpoint,
+    save_checkpoint,
+)
+from tests.toys import advance, assert_same_weights, make_mlp, make_sgd, train
+
+
+def one_step(trajectory: Trajectory, gradient: float = 1.0) -> None:
+    for parameter in trajectory.model.parameters():
+        parameter.grad = torch.full_like(parameter, gradient)
+    trajectory.before_update()
+    trajectory.optimizer.step()
+    trajectory.after_update()
+
+
+def make_trajectory(*collectors: Collector, lr: float = 0.1) -> Trajectory:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    return Trajectory(model, torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9), None, collectors)
+
+
+def test_iterations_count_updates_from_one() -> None:
+    trajectory = make_trajectory()
+    assert trajectory.iteration == 0
+    one_step(trajectory)
+    assert trajectory.iteration == 1
+
+
+def test_the_schedule_sets_the_rate_of_the_coming_iteration() -> None:
+    trajectory = make_trajectory()
+    trajectory.schedule = Triangular(4, 1.0, 3.0)
+    seen = []
+    for _ in range(4):
+        one_step(trajectory)
+        seen.append(trajectory.optimizer.param_groups[0]["lr"])
+    assert seen == [2.0, 3.0, 2.0, 1.0]
+
+
+def test_without_a_schedule_the_rates_are_the_users() -> None:
+    trajectory = make_trajectory(lr=0.123)
+    one_step(trajectory)
+    assert trajectory.optimizer.param_groups[0]["lr"] == 0.123
+
+
+def test_groups_keep_the_ratio_of_their_rates() -> None:
+    first, second = nn.Linear(1, 1), nn.Linear(1, 1)
+    groups = [{"params": first.parameters(), "lr": 0.01}, {"params": second.parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    trajectory = Trajectory(nn.ModuleList([first, second]), optimizer, Constant(5.0), [])
+    one_step(trajectory)
+    one_step(trajectory)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.5, 5.0])
+
+
+def test_a_rate_that_is_a_tensor_stays_one() -> None:
+    model = nn.Linear(1, 1)
+    rate = torch.tensor(0.1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, foreach=False, capturable=False)
+    trajectory = Trajectory(model, optimizer, Constant(0.25), [])
+    one_step(trajectory)
+    assert optimizer.param_groups[0]["lr"].item() == 0.25
+    assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
+
+
+def test_two_steering_collectors_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="only one collector may steer a trajectory, got PFGE and PFGE; give"
+    ):
+        make_trajectory(PFGE(1, 2), SWA(1), PFGE(1, 2))
+
+
+def test_a_restart_moves_the_model_and_clears_the_momentum() -> None:
+    pfge = PFGE(1, 2)
+    trajectory = make_trajectory(pfge)
+    one_step(trajectory)
+    one_step(trajectory)
+    # Steps of 0.1 * (1, 1.9): points -0.1 and -0.29, mean with the start 0: -0.13.
+    assert trajectory.model.weight.item() == pytest.approx(-0.13)
+    assert not trajectory.optimizer.state
+    one_step(trajectory)
+    assert trajectory.model.weight.item() == pytest.approx(-0.13 - 0.1)
+
+
+def test_momentum_is_kept_on_request() -> None:
+    trajectory = make_trajectory(PFGE(1, 2, clear_momentum=False))
+    for _ in range(3):
+        one_step(trajectory)
+    # The third velocity is 0.9 * 1.9 + 1 = 2.71.
+    assert trajectory.model.weight.item() == pytest.approx(-0.13 - 0.271)
+
+
+def test_other_collectors_see_the_path_before_it_is_bent() -> None:
+    fge = FGE(2)
+    trajectory = make_trajectory(PFGE(1, 2), fge)
+    one_step(trajectory)
+    one_step(trajectory)
+    assert fge.members()[0]["weight"].item() == pytest.approx(-0.29)
+
+
+def test_the_start_point_is_that_of_the_first_update_not_of_the_construction() -> None:
+    swa = SWA(1)
+    trajectory = make_trajectory(swa)
+    nn.init.constant_(trajectory.model.weight, 10.0)
+    one_step(trajectory)
+    assert swa.members()[0]["weight"].item() == pytest.approx((10.0 + 9.9) / 2)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_the_gradient_scaler_skips_does_not_count(fused: bool) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    fge = FGE(1)
+    trajectory = Trajectory(model, optimizer, None, [fge])
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    for gradient in (torch.inf, 1.0, torch.inf):
+        optimizer.zero_grad()
+        loss = scaler.scale(model.weight.sum() * 1.0)
+        loss.backward()
+        model.weight.grad.mul_(gradient)
+        trajectory.before_update()
+        scaler.step(optimizer)
+        scaler.update()
+        trajectory.after_update()
+    assert trajectory.iteration == 1
+    assert fge.iterations == [1]
+
+
+def test_after_update_without_before_update_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="before_update\\(\\) must come before"):
+        make_trajectory().after_update()
+
+
+def test_weights_that_are_not_finite_are_refused_and_members_stay() -> None:
+    fge = FGE(2)
+    trajectory = make_trajectory(fge)
+    one_step(trajectory)
+    one_step(trajectory)
+    one_step(trajectory, gradient=torch.nan)
+    with pytest.raises(ValueError, match="weight holds NaN or infinity at iteration 4"):
+        one_step(trajectory)
+    assert len(fge.members()) == 1
+
+
+ALL: list[Callable[[], Collector]] = [
+    lambda: PFGE(2, 4),
+    lambda: PFGE(2, 4, average_start=False, clear_momentum=False, phase=1),
+    lambda: SWA(2),
+    lambda: FGE(3),
+    lambda: SWAG(2, rank=2, samples=3),
+    lambda: EMA(0.8, every=2),
+]
+
+
+@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("make_optimizer", [make_sgd, lambda model: torch.optim.AdamW(model.parameters())])
+def test_resuming_at_any_iteration_is_bit_identical(
+    make: Callable[[], Collector],
+    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    tmp_path: Path,
+) -> None:
+    schedule = Triangular(2, 0.01, 0.1)
+    whole = make()
+    run = train(make_mlp(), [whole], 12, make_optimizer=make_optimizer, schedule=schedule)
+    for stop in range(12):
+        first = train(make_mlp(), [make()], stop, make_optimizer=make_optimizer, schedule=schedule)
+        save_checkpoint(tmp_path / "state", first.state_dict())
+        resumed = make()
+        other = make_mlp(seed=stop + 1)
+        second = Trajectory(other, make_optimizer(other), schedule, [resumed])
+        second.load_state_dict(load_checkpoint(tmp_path / "state"))
+        advance(second, 12 - stop)
+        assert len(resumed.members()) == len(whole.members())
+        for one, two in zip(resumed.members(), whole.members(), strict=True):
+            assert_same_weights(one, two)
+        assert_same_weights(second.model.state_dict(), run.model.state_dict())
+
+
+def test_resuming_with_other_collectors_is_refused() -> None:
+    state = train(make_mlp(), [SWA(2)], 3).state_dict()
+    with pytest.raises(ValueError, match="resumes with the collectors it had"):
+        train(make_mlp(), [SWA(3)], 0).load_state_dict(state)
