@@ -1,0 +1,1 @@
+"""The lab: data sets, architectures and experiments built on the core."""

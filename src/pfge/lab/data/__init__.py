@@ -1,0 +1,39 @@
+"""Data sets: explicit splits, and batches that are pure functions of a seed and an iteration."""
+
+from pfge.lab.data.augmentation import Augmentation
+from pfge.lab.data.batches import EvaluationBatches, TrainingBatches
+from pfge.lab.data.image_set import IMAGENET_NORMALIZATION, DataError, DataWarning, ImageSet, Normalization
+from pfge.lab.data.registry import default_root, load_data
+from pfge.lab.data.sources import (
+    Batch,
+    EvaluationSource,
+    Images,
+    StreamedImages,
+    TrainingSource,
+    evaluation_batches,
+    training_batches,
+)
+from pfge.lab.data.splits import Splits, halve_test, split
+
+__all__ = [
+    "IMAGENET_NORMALIZATION",
+    "Augmentation",
+    "Batch",
+    "DataError",
+    "DataWarning",
+    "EvaluationBatches",
+    "EvaluationSource",
+    "ImageSet",
+    "Images",
+    "Normalization",
+    "Splits",
+    "StreamedImages",
+    "TrainingBatches",
+    "TrainingSource",
+    "default_root",
+    "evaluation_batches",
+    "halve_test",
+    "load_data",
+    "split",
+    "training_batches",
+]

@@ -1,0 +1,74 @@
+"""Which images each training iteration takes, as a pure function of a seed and the iteration."""
+
+import torch
+from torch import Tensor
+
+from pfge.lab.data.image_set import DataError
+from pfge.lab.data.seeding import generator
+
+
+class EpochOrder:
+    """Cuts a fresh permutation of all images into batches, epoch after epoch.
+
+    Args:
+        images: the number of images.
+        batch_size: images in a batch, over all processes.
+        seed: decides the permutations, together with the epoch.
+        drop_last: whether an epoch leaves out its last, smaller batch.
+        share: which part of every batch is for this process, and the number of parts.
+    """
+
+    def __init__(
+        self,
+        images: int,
+        *,
+        batch_size: int,
+        seed: int,
+        drop_last: bool = True,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
+        part, parts = share
+        if batch_size < 1 or batch_size % parts:
+            raise DataError(f"batch_size must be a positive multiple of {parts} processes, got {batch_size}")
+        if not 0 <= part < parts:
+            raise DataError(f"share must be (part, parts) with 0 <= part < parts, got {share}")
+        self.per_epoch = images // batch_size if drop_last else -(-images // batch_size)
+        if self.per_epoch == 0:
+            raise DataError(
+                f"an epoch must have at least one batch, got {images} images for batch_size {batch_size}; "
+                "make the batch smaller"
+            )
+        self._images = images
+        self._batch_size = batch_size
+        self._seed = seed
+        self._share = share
+        self._epoch = -1
+        self._permutation = torch.empty(0, dtype=torch.int64)
+
+    def at(self, iteration: int) -> Tensor:
+        """Returns the indices of this process's images at an iteration, counted from 1."""
+        epoch, start = self._locate(iteration)
+        return self.share_of(self.permutation(epoch)[start : start + self._batch_size])
+
+    def size_at(self, iteration: int) -> int:
+        """Returns how many images the batch has over all processes."""
+        _, start = self._locate(iteration)
+        return min(self._batch_size, self._images - start)
+
+    def share_of(self, values: Tensor) -> Tensor:
+        """Returns this process's part of one value for each image of a batch."""
+        part, parts = self._share
+        return values[part::parts]
+
+    def permutation(self, epoch: int) -> Tensor:
+        """Returns the order of all images in an epoch, counted from 0."""
+        if epoch != self._epoch:
+            self._permutation = torch.randperm(self._images, generator=generator(self._seed, "order", epoch))
+            self._epoch = epoch
+        return self._permutation
+
+    def _locate(self, iteration: int) -> tuple[int, int]:
+        if iteration < 1:
+            raise DataError(f"iterations count from 1, got {iteration}")
+        epoch, batch = divmod(iteration - 1, self.per_epoch)
+        return epoch, batch * self._batch_size

@@ -1,0 +1,69 @@
+"""One picture file to pixels: decoded, cropped and resized with Pillow."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+_AREA = (0.08, 1.0)
+_LOG_ASPECT = (math.log(3 / 4), math.log(4 / 3))
+_TRIES = 10
+
+
+def open_picture(path: Path) -> Image.Image:
+    """Returns a picture as RGB, completely decoded, so that damage shows here and nowhere else."""
+    with Image.open(path) as picture:
+        # By way of RGBA, because Pillow warns of palettes with transparency.
+        return (picture.convert("RGBA") if picture.mode == "P" else picture).convert("RGB")
+
+
+def centre_crop(picture: Image.Image, *, resize: int, size: int) -> Tensor:
+    """Returns the middle square of a picture whose shorter side was made `resize`, [size, size, 3]."""
+    factor = resize / min(picture.size)
+    width, height = (max(resize, int(side * factor)) for side in picture.size)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    resized = picture.resize((width, height), Image.Resampling.BILINEAR)
+    return _pixels(resized.crop((left, top, left + size, top + size)))
+
+
+def random_resized_crop(picture: Image.Image, *, size: int, generator: torch.Generator) -> Tensor:
+    """Returns a random part of a picture, mirrored half of the time, [size, size, 3].
+
+    The part has 8 % to 100 % of the area and an aspect ratio from 3:4 to 4:3.
+    """
+    box = random_box(*picture.size, generator)
+    part = picture.crop(box).resize((size, size), Image.Resampling.BILINEAR)
+    if torch.rand((), generator=generator) < 0.5:
+        part = part.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return _pixels(part)
+
+
+def random_box(width: int, height: int, generator: torch.Generator) -> tuple[int, int, int, int]:
+    """Returns left, top, right and bottom of a random part of a picture.
+
+    Where ten draws give no part that fits, as in very long pictures, it is the largest part in the
+    middle with an allowed aspect ratio.
+    """
+    area = width * height * torch.empty(_TRIES, dtype=torch.float64).uniform_(*_AREA, generator=generator)
+    aspect = torch.empty(_TRIES, dtype=torch.float64).uniform_(*_LOG_ASPECT, generator=generator).exp()
+    corner = torch.rand(2, dtype=torch.float64, generator=generator).tolist()
+    for box_width, box_height in zip(
+        (area * aspect).sqrt().round().int().tolist(),
+        (area / aspect).sqrt().round().int().tolist(),
+        strict=True,
+    ):
+        if 0 < box_width <= width and 0 < box_height <= height:
+            left = int(corner[0] * (width - box_width + 1))
+            top = int(corner[1] * (height - box_height + 1))
+            return left, top, left + box_width, top + box_height
+    box_width = min(width, round(height * math.exp(_LOG_ASPECT[1])))
+    box_height = min(height, round(width / math.exp(_LOG_ASPECT[0])))
+    left, top = (width - box_width) // 2, (height - box_height) // 2
+    return left, top, left + box_width, top + box_height
+
+
+def _pixels(picture: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(picture))

@@ -1,0 +1,150 @@
+"""Data sets by name."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeAlias
+
+from pfge.lab.data.cifar import load_cifar
+from pfge.lab.data.cifar_files import CIFAR10, CIFAR100, Cifar
+from pfge.lab.data.digits import load_digits
+from pfge.lab.data.idx import FASHION_MNIST, MNIST, IdxData, load_idx
+from pfge.lab.data.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.splits import Splits, split
+
+
+def default_root() -> Path:
+    """Returns the folder that holds data sets: `$PFGE_DATA`, or `~/.cache/pfge`."""
+    return Path(os.environ.get("PFGE_DATA") or Path.home() / ".cache" / "pfge")
+
+
+def load_data(
+    name: str,
+    *,
+    root: Path | None = None,
+    validation: int | float = 0,
+    seed: int = 0,
+    download: bool = False,
+    verify: bool = True,
+    normalization: Normalization | None = None,
+    image_size: int | None = None,
+) -> Splits:
+    """Returns a data set split into training, validation and test.
+
+    Args:
+        name: a built-in name; `folder:PATH` or `stream:PATH` for folders of class folders, read into
+            memory or in each epoch anew; or `package.module:function` for a function without
+            arguments that returns `Splits`.
+        root: the folder that holds the data sets; `default_root()` if None.
+        validation: the number of validation images (int) or their share (float), taken out of the
+            training data. Data that comes with a validation part keeps its own.
+        seed: decides which images are for validation.
+        download: whether files that are missing may be fetched.
+        verify: whether files must have their published md5.
+        normalization: replaces the data set's own, for weights trained with another.
+        image_size: height and width of pictures from folders; 32 in memory and 224 streamed if None.
+    """
+    kind, colon, path = name.partition(":")
+    if name in _BUILT_IN:
+        splits = _BUILT_IN[name](_Request(root or default_root(), download, verify, image_size))
+    elif colon and kind in _FROM_PATH:
+        splits = _FROM_PATH[kind](_Request(Path(path).expanduser(), download, verify, image_size))
+    elif colon:
+        splits = _call(name)
+    else:
+        raise DataError(_unknown(name))
+    if len(splits.validation) == 0:
+        splits = split(splits.train, splits.test, splits.normalization, validation=validation, seed=seed)
+    return splits if normalization is None else replace(splits, normalization=normalization)
+
+
+@dataclass(frozen=True)
+class _Request:
+    root: Path
+    download: bool
+    verify: bool
+    image_size: int | None
+
+
+def _digits(_: _Request) -> Splits:
+    train, test = load_digits()
+    return _without_validation(train, test, Normalization.measure(train.images))
+
+
+def _cifar(cifar: Cifar, request: _Request) -> Splits:
+    train, test = load_cifar(cifar, request.root, download=request.download, verify=request.verify)
+    return _without_validation(train, test, cifar.normalization)
+
+
+def _idx(data: IdxData, request: _Request) -> Splits:
+    train, test = load_idx(data, request.root, download=request.download, verify=request.verify)
+    return _without_validation(train, test, data.normalization)
+
+
+def _imagenet(request: _Request) -> Splits:
+    _require_pillow()
+    from pfge.lab.data.folders import stream_imagenet
+
+    return stream_imagenet(request.root, size=request.image_size or 224)
+
+
+def _folder(request: _Request) -> Splits:
+    _require_pillow()
+    from pfge.lab.data.folders import load_folders
+
+    return load_folders(request.root, size=request.image_size or 32)
+
+
+def _stream(request: _Request) -> Splits:
+    _require_pillow()
+    from pfge.lab.data.folders import stream_folders
+
+    return stream_folders(request.root, size=request.image_size or 224)
+
+
+_Loader: TypeAlias = Callable[[_Request], Splits]
+
+_BUILT_IN: dict[str, _Loader] = {
+    "digits": _digits,
+    "cifar10": partial(_cifar, CIFAR10),
+    "cifar100": partial(_cifar, CIFAR100),
+    "mnist": partial(_idx, MNIST),
+    "fashion-mnist": partial(_idx, FASHION_MNIST),
+    "imagenet": _imagenet,
+}
+_FROM_PATH: dict[str, _Loader] = {"folder": _folder, "stream": _stream}
+
+
+def _without_validation(train: ImageSet, test: ImageSet, normalization: Normalization) -> Splits:
+    return Splits(train, train.select([]), test, normalization)
+
+
+def _require_pillow() -> None:
+    if find_spec("PIL") is None:
+        raise DataError("pictures from folders need Pillow; install it with pip install pillow")
+
+
+def _unknown(name: str) -> str:
+    close = get_close_matches(name, _BUILT_IN, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    patterns = ", ".join([*(f"{kind}:PATH" for kind in _FROM_PATH), "package.module:function"])
+    return f"unknown data set {name!r}; {hint}Allowed: {', '.join(_BUILT_IN)}, {patterns}"
+
+
+def _call(name: str) -> Splits:
+    module_name, _, function_name = name.partition(":")
+    try:
+        function = getattr(import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise DataError(
+            f"{name!r} must name a function that can be imported as package.module:function: {error}"
+        ) from error
+    made = function()
+    if not isinstance(made, Splits):
+        raise DataError(f"{name!r} must return pfge.lab.data.Splits, got {type(made).__name__}")
+    return made

@@ -1,0 +1,20 @@
+"""Random streams that are named, so that none depends on what was drawn before."""
+
+from hashlib import blake2b
+
+import torch
+
+
+def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
+    """Returns a seed that depends on the arguments alone.
+
+    They are hashed because torch keeps only 32 bits of a seed: sums such as `seed + epoch` would give
+    different seeds the same epochs.
+    """
+    name = "/".join([purpose, str(seed), *map(str, numbers)])
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
+
+
+def generator(seed: int, purpose: str, *numbers: int) -> torch.Generator:
+    """Returns a fresh CPU generator that depends on the arguments alone."""
+    return torch.Generator().manual_seed(derive_seed(seed, purpose, *numbers))

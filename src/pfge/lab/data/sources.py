@@ -1,0 +1,147 @@
+"""What training and evaluation need of data, whether it is in memory or streamed from disk."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from pfge.lab.data.augmentation import Augmentation
+from pfge.lab.data.batches import EvaluationBatches, TrainingBatches
+from pfge.lab.data.image_set import ImageSet, Normalization
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+
+
+class TrainingSource(Protocol):
+    """Endless batches of inputs and labels that can be taken up after any iteration."""
+
+    @property
+    def per_epoch(self) -> int:
+        """The number of batches in an epoch."""
+
+    def starting_after(self, iteration: int) -> Iterator[Batch]:
+        """Yields the batches of the iterations after `iteration`, without end."""
+
+
+class EvaluationSource(Protocol):
+    """All inputs and labels once, in a fixed order, as often as it is iterated."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+
+class Labelled(Protocol):
+    """Items with class labels of which some can be selected."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The class number of each item, int64 [N]."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What each class number stands for."""
+
+    def __len__(self) -> int: ...
+
+    def select(self, indices: Tensor | Sequence[int]) -> Self:
+        """Returns the items at `indices`, in that order."""
+
+
+class StreamedImages(Labelled, Protocol):
+    """Images too many for memory, which therefore make their own batches."""
+
+    def training_batches(
+        self,
+        normalization: Normalization,
+        *,
+        batch_size: int,
+        seed: int,
+        share: tuple[int, int] = (0, 1),
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        channels_last: bool = False,
+    ) -> TrainingSource:
+        """Returns shuffled, augmented batches."""
+
+    def evaluation_batches(
+        self,
+        normalization: Normalization,
+        *,
+        batch_size: int,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        channels_last: bool = False,
+    ) -> EvaluationSource:
+        """Returns batches for evaluation."""
+
+
+Images: TypeAlias = ImageSet | StreamedImages
+
+DEFAULT_AUGMENTATION = Augmentation()
+
+
+def training_batches(
+    data: Images,
+    normalization: Normalization,
+    *,
+    batch_size: int,
+    seed: int,
+    augmentation: Augmentation = DEFAULT_AUGMENTATION,
+    share: tuple[int, int] = (0, 1),
+    workers: int = 0,
+    device: torch.device | str = "cpu",
+    channels_last: bool = False,
+) -> TrainingSource:
+    """Returns training batches of any data.
+
+    Args:
+        data: images in memory or streamed.
+        normalization: turns pixels into inputs.
+        batch_size: images in a batch, over all processes.
+        seed: decides order and augmentation.
+        augmentation: for images in memory; streamed ones have a random resized crop and a flip.
+        share: which part of every batch is for this process, and the number of parts.
+        workers: processes that read streamed images.
+        device: where the batches are to be.
+        channels_last: whether the batches have the channels-last memory format.
+    """
+    if isinstance(data, ImageSet):
+        return TrainingBatches(
+            data.to(device),
+            normalization,
+            batch_size=batch_size,
+            seed=seed,
+            augmentation=augmentation,
+            share=share,
+            channels_last=channels_last,
+        )
+    return data.training_batches(
+        normalization,
+        batch_size=batch_size,
+        seed=seed,
+        share=share,
+        workers=workers,
+        device=device,
+        channels_last=channels_last,
+    )
+
+
+def evaluation_batches(
+    data: Images,
+    normalization: Normalization,
+    *,
+    batch_size: int,
+    workers: int = 0,
+    device: torch.device | str = "cpu",
+    channels_last: bool = False,
+) -> EvaluationSource:
+    """Returns evaluation batches of any data; the arguments are those of `training_batches`."""
+    if isinstance(data, ImageSet):
+        return EvaluationBatches(
+            data.to(device), normalization, batch_size=batch_size, channels_last=channels_last
+        )
+    return data.evaluation_batches(
+        normalization, batch_size=batch_size, workers=workers, device=device, channels_last=channels_last
+    )

@@ -1,0 +1,89 @@
+"""Training, validation and test data: choices are made on validation, test is only reported."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from pfge.lab.data.image_set import DataError, Normalization
+from pfge.lab.data.seeding import generator
+from pfge.lab.data.sources import Images, Labelled
+
+AnyLabelled = TypeVar("AnyLabelled", bound=Labelled)
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """The three parts of a data set; `validation` may be empty."""
+
+    train: Images
+    validation: Images
+    test: Images
+    normalization: Normalization
+
+    def __post_init__(self) -> None:
+        for name in ("validation", "test"):
+            part: Images = getattr(self, name)
+            if part.class_names != self.train.class_names:
+                raise DataError(
+                    f"train and {name} must have the same classes, "
+                    f"got {self.train.class_names} and {part.class_names}"
+                )
+
+
+def split(
+    full_train: Images, test: Images, normalization: Normalization, *, validation: int | float, seed: int
+) -> Splits:
+    """Returns splits whose validation part is taken out of the training data, class by class.
+
+    Args:
+        full_train: all training data.
+        test: test data, left as it is.
+        normalization: turns pixels into inputs.
+        validation: the number of validation images (int) or their share of `full_train` (float);
+            may be 0.
+        seed: decides which images these are; the same seed always takes the same ones.
+    """
+    total = len(full_train)
+    wanted = validation if isinstance(validation, int) else round(validation * total)
+    if not 0 <= wanted < total or (isinstance(validation, float) and not validation < 1):
+        raise DataError(
+            f"validation must be a number of images from 0 to {total - 1}, or a fraction from 0.0 to "
+            f"below 1.0, got {validation!r}"
+        )
+    if wanted == 0:
+        return Splits(full_train, full_train.select([]), test, normalization)  # spares a copy of all images
+    held_out, rest = stratified(full_train.labels, wanted, seed)
+    return Splits(full_train.select(rest), full_train.select(held_out), test, normalization)
+
+
+def halve_test(test: AnyLabelled, seed: int) -> tuple[AnyLabelled, AnyLabelled]:
+    """Returns two fixed halves of a test set, class by class: validation and test.
+
+    For start weights that have already seen all training data, where no honest validation part is
+    left in it.
+    """
+    first, second = stratified(test.labels, len(test) // 2, seed)
+    return test.select(first), test.select(second)
+
+
+def stratified(labels: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Returns `count` indices that keep the proportions of the classes, and all others.
+
+    Both are in ascending order. A class gets its proportional number rounded down; those still
+    missing go to the classes with the largest remainders.
+    """
+    labels = labels.cpu()
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    if len(labels) > 0:
+        sizes = torch.bincount(labels)
+        quotas = sizes * count // len(labels)
+        remainders = sizes * count % len(labels)
+        largest = remainders.argsort(descending=True, stable=True)
+        quotas[largest[: count - int(quotas.sum())]] += 1
+        for label, quota in enumerate(quotas.tolist()):
+            members = (labels == label).nonzero().flatten()
+            order = torch.randperm(len(members), generator=generator(seed, "split", label))
+            chosen[members[order[:quota]]] = True
+    return chosen.nonzero().flatten(), (~chosen).nonzero().flatten()

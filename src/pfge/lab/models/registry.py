@@ -1,0 +1,134 @@
+"""Build a model from its name in an experiment."""
+
+import difflib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from pfge.lab.models.cifar_resnet import CifarResNet
+from pfge.lab.models.preresnet import PreResNet
+from pfge.lab.models.small_conv import small_conv
+from pfge.lab.models.torchvision_models import build_timm, build_torchvision
+from pfge.lab.models.vgg import VGG16
+from pfge.lab.models.wideresnet import WideResNet
+
+
+@dataclass(frozen=True)
+class Family:
+    """Architectures that differ in their depth, step * blocks + offset, and perhaps in a width."""
+
+    pattern: str
+    step: int
+    offset: int
+    build: Callable[..., nn.Module]
+
+
+FIXED: dict[str, Callable[..., nn.Module]] = {"vgg16": VGG16, "small_conv": small_conv}
+FAMILIES = (
+    Family(r"resnet([1-9]\d*)", 6, 2, CifarResNet),
+    Family(r"preresnet([1-9]\d*)", 9, 2, PreResNet),
+    Family(r"wideresnet([1-9]\d*)-([1-9]\d*)", 6, 4, WideResNet),
+)
+EXAMPLES = (*FIXED, "resnet20", "resnet32", "resnet44", "resnet56", "preresnet164", "wideresnet28-10")
+
+
+def available() -> tuple[str, ...]:
+    """Return what `build_model` understands, as patterns to read."""
+    return (
+        *FIXED,
+        "resnetN with N = 6n+2 (resnet20)",
+        "preresnetN with N = 9n+2 (preresnet164)",
+        "wideresnetD-W with D = 6n+4 (wideresnet28-10)",
+        "torchvision:NAME",
+        "timm:NAME",
+        "package.module:function",
+    )
+
+
+def build_model(name: str, *, classes: int, channels: int = 3, **options: object) -> nn.Module:
+    """Build the model of that name.
+
+    A function of your own (`package.module:function`) is called with those of `classes` and `channels`
+    that it takes. Note that `resnet50` is the CIFAR network of that depth; ImageNet's is
+    `torchvision:resnet50`.
+
+    Args:
+        name: One of the forms `available` lists.
+        classes: How many classes the model tells apart.
+        channels: How many channels an image has.
+        **options: What this model takes besides, such as `dropout` for a WideResNet.
+
+    Raises:
+        ValueError: The name, a number or an option is not one the model can be built with.
+    """
+    for quantity, value in (("classes", classes), ("channels", channels)):
+        if value < 1:
+            raise ValueError(f"{quantity} must be at least 1, got {value}; give the number your data has")
+    build = _find(name)
+    signature = inspect.signature(build)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    offered = {"classes": classes, "channels": channels}
+    taken = {key: value for key, value in offered.items() if takes_any or key in signature.parameters}
+    try:
+        signature.bind(**taken, **options)
+    except TypeError as error:
+        raise ValueError(
+            f"model {name!r} cannot be built: {error}; its parameters are {signature}"
+        ) from error
+    model = build(**taken, **options)
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"{name} must return a torch.nn.Module, got {type(model).__name__}; return the model"
+        )
+    return model
+
+
+def _find(name: str) -> Callable[..., object]:
+    source, separator, architecture = name.partition(":")
+    if separator and source == "torchvision":
+        return partial(build_torchvision, architecture)
+    if separator and source == "timm":
+        return partial(build_timm, architecture)
+    if separator:
+        return _import_function(name)
+    if name in FIXED:
+        return FIXED[name]
+    for family in FAMILIES:
+        if match := re.fullmatch(family.pattern, name):
+            depth, *widths = map(int, match.groups())
+            return partial(family.build, _count_blocks(name, depth, family), *widths)
+    close = difflib.get_close_matches(name.lower(), EXAMPLES, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ValueError(f"there is no model {name!r}; {hint}choose from: {', '.join(available())}")
+
+
+def _count_blocks(name: str, depth: int, family: Family) -> int:
+    blocks, remainder = divmod(depth - family.offset, family.step)
+    if blocks >= 1 and remainder == 0:
+        return blocks
+    depths = [family.step * count + family.offset for count in sorted({max(blocks, 1), max(blocks + 1, 1)})]
+    nearest = " and ".join(name.replace(str(depth), str(fitting), 1) for fitting in depths)
+    raise ValueError(
+        f"the depth must be {family.step}n+{family.offset}, got {depth} in {name!r}; nearest: {nearest} "
+        "(ImageNet's networks are torchvision:NAME and timm:NAME)"
+    )
+
+
+def _import_function(name: str) -> Callable[..., object]:
+    try:
+        function: object = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"model {name!r} cannot be imported: {error}; write package.module:function "
+            "and put the folder that holds it on PYTHONPATH"
+        ) from error
+    if not callable(function):
+        raise ValueError(
+            f"{name} must be a function, got {type(function).__name__}; name one that builds a model"
+        )
+    return function

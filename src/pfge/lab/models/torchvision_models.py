@@ -1,0 +1,128 @@
+"""Classification models of torchvision, and of timm, which cannot be imported without it."""
+
+import difflib
+import importlib
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlparse
+
+import torch
+from torch import nn
+
+DETECTION_OPERATORS = ("nms", "qnms")
+DETECTION_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+
+
+def import_torchvision() -> ModuleType:
+    """Import torchvision, also beside a torch that its compiled operators were not built for."""
+    try:
+        return _import_package("torchvision")
+    except RuntimeError:
+        # Not before the first attempt: where the compiled operators load, these would clash with them.
+        _declare_missing_detection_operators()
+        return _import_package("torchvision")
+
+
+def build_torchvision(
+    architecture: str, *, classes: int, channels: int = 3, weights: str | None = None, **options: object
+) -> nn.Module:
+    """Build one of torchvision's classification models, untrained unless weights are named.
+
+    Args:
+        architecture: Its name in torchvision, such as "resnet50".
+        classes: How many classes it tells apart.
+        channels: How many channels an image has; torchvision's models take 3.
+        weights: The name of a set of trained weights, such as "IMAGENET1K_V1".
+        **options: Passed on to torchvision.
+
+    Raises:
+        ValueError: An argument does not fit the model, or the trained weights cannot be loaded.
+    """
+    if channels != 3:
+        raise ValueError(
+            f"torchvision's models take images of 3 channels, got {channels}; "
+            "use a model of timm (timm:NAME), which adapts, or one of your own"
+        )
+    models = import_torchvision().models
+    names = models.list_models(module=models)
+    if architecture not in names:
+        raise _unknown_name(architecture, "torchvision", names)
+    trained = None if weights is None else _find_weights(models, architecture, weights, classes)
+    try:
+        model: nn.Module = models.get_model(architecture, weights=trained, num_classes=classes, **options)
+    except TypeError as error:
+        raise ValueError(
+            f"torchvision:{architecture} does not take the options {options}: {error}; correct them"
+        ) from error
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        if trained is None:
+            raise
+        file = Path(torch.hub.get_dir(), "checkpoints", Path(urlparse(trained.url).path).name)
+        raise ValueError(
+            f"the weights {weights} of torchvision:{architecture} could not be loaded ({error}); "
+            f"download {trained.url} and put the file at {file}"
+        ) from error
+    return model
+
+
+def build_timm(architecture: str, *, classes: int, channels: int = 3, **options: object) -> nn.Module:
+    """Build one of timm's models, untrained unless the options ask for `pretrained` weights.
+
+    Raises:
+        ValueError: An argument does not fit the model, or the trained weights cannot be loaded.
+    """
+    import_torchvision()
+    timm = _import_package("timm")
+    if not timm.is_model(architecture):
+        raise _unknown_name(architecture, "timm", timm.list_models())
+    try:
+        model: nn.Module = timm.create_model(architecture, num_classes=classes, in_chans=channels, **options)
+    except TypeError as error:
+        raise ValueError(
+            f"timm:{architecture} does not take the options {options}: {error}; correct them"
+        ) from error
+    except OSError as error:
+        raise ValueError(
+            f"the weights of timm:{architecture} could not be loaded with the options {options} ({error}); "
+            "download them elsewhere and give checkpoint_path=FILE in place of pretrained"
+        ) from error
+    return model
+
+
+def _import_package(package: str) -> ModuleType:
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"this model needs {package}, but {error.name} is not installed; run: pip install {package}"
+        ) from error
+
+
+def _declare_missing_detection_operators() -> None:
+    for operator in DETECTION_OPERATORS:
+        if getattr(torch.ops.torchvision, operator, None) is None:
+            torch.library.define(f"torchvision::{operator}", DETECTION_SCHEMA)
+
+
+def _find_weights(models: ModuleType, architecture: str, weights: str, classes: int) -> Any:
+    known = models.get_model_weights(architecture).__members__
+    if weights not in known:
+        raise ValueError(
+            f"torchvision:{architecture} has no weights {weights!r}; choose from {', '.join(known)}"
+        )
+    trained_classes = len(known[weights].meta["categories"])
+    if classes != trained_classes:
+        raise ValueError(
+            f"the weights {weights} of torchvision:{architecture} tell {trained_classes} classes apart, "
+            f"got {classes}; use data of {trained_classes} classes or leave the weights out"
+        )
+    return known[weights]
+
+
+def _unknown_name(architecture: str, package: str, names: Iterable[str]) -> ValueError:
+    close = difflib.get_close_matches(architecture.lower(), names)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "see the package's list_models()"
+    return ValueError(f"{package} has no model {architecture!r}; {hint}")

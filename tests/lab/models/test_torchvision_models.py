@@ -1,0 +1,168 @@
+import importlib.util
+import sys
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import torch
+
+from pfge.lab.models import build_model, torchvision_models
+from pfge.lab.models.torchvision_models import import_torchvision
+
+needs_torchvision = pytest.mark.skipif(
+    importlib.util.find_spec("torchvision") is None,
+    reason="torchvision is not installed; run: pip install torchvision",
+)
+needs_timm = pytest.mark.skipif(
+    importlib.util.find_spec("timm") is None or importlib.util.find_spec("torchvision") is None,
+    reason="timm is not installed; run: pip install timm",
+)
+
+
+def stand_in_for_torchvision(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make `import torchvision` run this source until the test ends."""
+    (folder / "torchvision.py").write_text(source)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setitem(sys.modules, "torchvision", sys)  # so that what is there now comes back afterwards
+    del sys.modules["torchvision"]
+
+
+def test_an_operator_the_import_misses_is_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "import torch\ntorch.library.register_fake('torchvision::absent_one', lambda *boxes: boxes[0])\n"
+    stand_in_for_torchvision(tmp_path, source, monkeypatch)
+    monkeypatch.setattr(torchvision_models, "DETECTION_OPERATORS", ("absent_one",))
+    assert import_torchvision().__file__ == str(tmp_path / "torchvision.py")
+    schema = torch.ops.torchvision.absent_one.default._schema
+    assert str(schema) == "torchvision::absent_one(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+
+
+def test_an_import_that_succeeds_declares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in_for_torchvision(tmp_path, "", monkeypatch)
+    monkeypatch.setattr(torchvision_models, "DETECTION_OPERATORS", ("absent_two",))
+    import_torchvision()
+    with pytest.raises(AttributeError):
+        _ = torch.ops.torchvision.absent_two
+
+
+def test_an_import_that_fails_for_another_reason_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in_for_torchvision(tmp_path, "raise RuntimeError('another CUDA')", monkeypatch)
+    monkeypatch.setattr(torchvision_models, "DETECTION_OPERATORS", ())
+    with pytest.raises(RuntimeError, match="another CUDA"):
+        import_torchvision()
+
+
+@pytest.mark.parametrize("package", ["torchvision", "timm"])
+def test_a_package_that_is_not_installed_is_an_error_with_the_remedy(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in_for_torchvision(tmp_path, "", monkeypatch)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=f"needs {package}, .* is not installed; run: pip install {package}"):
+        build_model(f"{package}:resnet50", classes=10)
+
+
+def test_other_than_three_channels_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"3 channels, got 1; use a model of timm \(timm:NAME\)"):
+        build_model("torchvision:resnet50", classes=10, channels=1)
+
+
+@needs_torchvision
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("resnet50", 25_557_032), ("resnet152", 60_192_808), ("densenet161", 28_681_000)],
+)
+def test_imagenet_networks_have_their_published_parameters(name: str, parameters: int) -> None:
+    with torch.device("meta"):
+        model = build_model(f"torchvision:{name}", classes=1000)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+@needs_torchvision
+def test_classes_reach_a_torchvision_model() -> None:
+    model = build_model("torchvision:resnet18", classes=7).eval()
+    with torch.no_grad():
+        assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+
+
+@needs_torchvision
+def test_a_name_torchvision_does_not_have_is_answered_with_the_likeliest() -> None:
+    with pytest.raises(ValueError, match="torchvision has no model 'resnet51'; did you mean 'resnet50'"):
+        build_model("torchvision:resnet51", classes=10)
+
+
+@needs_torchvision
+def test_an_option_torchvision_does_not_take_is_named() -> None:
+    with (
+        torch.device("meta"),
+        pytest.raises(ValueError, match=r"torchvision:resnet18 does not take .*'depth'"),
+    ):
+        build_model("torchvision:resnet18", classes=10, depth=5)
+
+
+@needs_torchvision
+def test_weights_that_do_not_exist_are_answered_with_those_that_do() -> None:
+    with pytest.raises(ValueError, match="no weights 'V1'; choose from IMAGENET1K_V1, IMAGENET1K_V2"):
+        build_model("torchvision:resnet50", classes=1000, weights="V1")
+
+
+@needs_torchvision
+def test_weights_for_another_number_of_classes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"IMAGENET1K_V1 .* 1000 classes apart, got 10; use data of 1000"):
+        build_model("torchvision:resnet50", classes=10, weights="IMAGENET1K_V1")
+
+
+@needs_torchvision
+def test_a_failed_download_says_where_to_put_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise URLError("no network")
+
+    monkeypatch.setattr(torch.hub, "urlopen", refuse)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    file = tmp_path / "checkpoints" / "resnet50-0676ba61.pth"
+    with torch.device("meta"), pytest.raises(ValueError, match=rf"no network.*put the file at {file}"):
+        build_model("torchvision:resnet50", classes=1000, weights="IMAGENET1K_V1")
+
+
+@needs_torchvision
+def test_weights_are_read_from_the_file_put_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    published = build_model("torchvision:squeezenet1_1", classes=1000).state_dict()
+    torch.save(published, tmp_path / "checkpoints" / "squeezenet1_1-b8a52dc0.pth")
+    loaded = build_model("torchvision:squeezenet1_1", classes=1000, weights="IMAGENET1K_V1").state_dict()
+    assert all(torch.equal(loaded[name], published[name]) for name in published)
+
+
+@needs_torchvision
+def test_a_damaged_file_of_weights_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    file = tmp_path / "checkpoints" / "squeezenet1_1-b8a52dc0.pth"
+    file.write_bytes(b"cut short")
+    with pytest.raises(ValueError, match=rf"could not be loaded .*put the file at {file}"):
+        build_model("torchvision:squeezenet1_1", classes=1000, weights="IMAGENET1K_V1")
+
+
+@needs_timm
+def test_classes_and_channels_reach_a_timm_model() -> None:
+    model = build_model("timm:resnet18", classes=7, channels=1).eval()
+    with torch.no_grad():
+        assert model(torch.zeros(1, 1, 32, 32)).shape == (1, 7)
+
+
+@needs_timm
+def test_a_name_timm_does_not_have_is_answered_with_the_likeliest() -> None:
+    with pytest.raises(ValueError, match="timm has no model 'resnet-50'; did you mean 'resnet50'"):
+        build_model("timm:resnet-50", classes=10)
+
+
+@needs_timm
+def test_an_option_timm_does_not_take_is_named() -> None:
+    with torch.device("meta"), pytest.raises(ValueError, match=r"timm:resnet18 does not take .*'depth'"):
+        build_model("timm:resnet18", classes=10, depth=5)
