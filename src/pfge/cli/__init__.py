@@ -1,0 +1,1 @@
+"""The `pfge` command: one file a subcommand."""

@@ -1,0 +1,49 @@
+"""The entry point of the `pfge` command."""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from safetensors import SafetensorError
+
+import pfge
+from pfge.cli import compare, table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; a user's mistake ends in one line and exit code 2, not in a traceback."""
+    parser = argparse.ArgumentParser(prog="pfge", description=pfge.__doc__)
+    parser.add_argument("--version", action="version", version=f"pfge {pfge.__version__}")
+    parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (compare, table):
+        command.add_parser(commands)
+    options = parser.parse_args(arguments)
+    # Like `python -m`: a config may name a model or data of the user's own in the current folder.
+    sys.path.insert(0, str(Path.cwd()))
+    warnings.showwarning = _show_warning
+    try:
+        code: int = options.run(options)
+    except (ValueError, OSError, SafetensorError) as error:  # the last when a disk is full
+        if options.traceback:
+            raise
+        print(f"pfge: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("pfge: stopped; the same command continues from the last checkpoint", file=sys.stderr)
+        return 130
+    return code
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],  # noqa: ARG001
+    filename: str,  # noqa: ARG001
+    lineno: int,  # noqa: ARG001
+    file: TextIO | None = None,
+    line: str | None = None,  # noqa: ARG001
+) -> None:
+    print(f"pfge: warning: {message}", file=file or sys.stderr)

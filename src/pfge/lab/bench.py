@@ -1,0 +1,151 @@
+"""What every stage of an experiment needs: its data, its models and its hardware."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from pfge.ensemble import Ensemble
+from pfge.lab.config import Experiment
+from pfge.lab.data import (
+    Augmentation,
+    Batch,
+    Images,
+    Normalization,
+    Splits,
+    TrainingSource,
+    halve_test,
+    load_data,
+    training_batches,
+)
+from pfge.lab.data.seeding import derive_seed
+from pfge.lab.engine import Engine
+from pfge.lab.evaluation import evaluate
+from pfge.lab.models import build_model
+from pfge.lab.progress import Reporter
+from pfge.lab.run_folder import RunFolder
+from pfge.weights import Weights
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An experiment set up on this machine."""
+
+    experiment: Experiment
+    folder: RunFolder
+    engine: Engine
+    splits: Splits
+    reporter: Reporter
+
+    @classmethod
+    def set_up(cls, experiment: Experiment, folder: RunFolder, engine: Engine, reporter: Reporter) -> "Bench":
+        """Load the data of an experiment."""
+        settings = experiment.data
+        normalization = Normalization(settings.mean, settings.std) if settings.mean else None
+        splits = load_data(
+            settings.name,
+            root=Path(settings.root).expanduser() if settings.root else None,
+            validation=settings.validation,
+            seed=settings.split_seed,
+            download=settings.download,
+            normalization=normalization,
+        )
+        if settings.halve_test:
+            validation, test = halve_test(splits.test, settings.split_seed)
+            splits = replace(splits, validation=validation, test=test)
+        return cls(experiment, folder, engine, splits, reporter)
+
+    def build_model(self) -> nn.Module:
+        """Return a new model; its initial weights depend on the caller's random state."""
+        model = build_model(
+            self.experiment.model.name,
+            classes=len(self.splits.train.class_names),
+            channels=len(self.splits.normalization.mean),
+            **self.experiment.model.options,
+        )
+        return self.engine.place(model)
+
+    def build_seeded_model(self, seed: int) -> nn.Module:
+        """Return a new model whose initial weights depend on the seed."""
+        with torch.random.fork_rng():
+            torch.manual_seed(derive_seed(seed, "initial weights"))
+            return self.build_model()
+
+    def batches(self, seed: int, purpose: str, *, whole: bool = False) -> TrainingSource:
+        """Return training batches: this process's part of each, or each whole."""
+        settings = self.experiment.data
+        return training_batches(
+            self.splits.train,
+            self.splits.normalization,
+            batch_size=settings.batch_size,
+            seed=derive_seed(seed, purpose),
+            augmentation=Augmentation(settings.crop_padding, settings.flip),
+            share=(0, 1) if whole else self.engine.share,
+            workers=settings.workers,
+            device=self.engine.device,
+            channels_last=self.experiment.engine.channels_last,
+        )
+
+    def make_ensemble(self, members: Sequence[Weights], **about: Any) -> Ensemble:
+        """Return an ensemble of these members on the engine's device."""
+        ensemble = Ensemble(members, self.build_model, forward=self.engine.forward, **about)
+        return ensemble.to(self.engine.device)
+
+    def load_ensemble(self, path: Path) -> Ensemble:
+        """Return a saved ensemble on the engine's device."""
+        return Ensemble.load(path, self.build_model, forward=self.engine.forward).to(self.engine.device)
+
+    def refresh_batch_norm(self, ensemble: Ensemble, seed: int, name: str) -> Ensemble:
+        """Return the ensemble with each member's BatchNorm statistics over training batches."""
+        source = self.batches(seed, "batch norm", whole=True)
+        images = self.experiment.data.batch_norm_images
+        count = (
+            min(-(-images // self.experiment.data.batch_size), source.per_epoch)
+            if images
+            else source.per_epoch
+        )
+        with self.reporter.task(name, len(ensemble)) as advance:
+            return ensemble.with_fresh_batch_norm(
+                self.engine.mine(_FirstBatches(source, count)),
+                across_processes=self.engine.share[1] > 1,
+                on_member=lambda done: advance(done, ""),
+            )
+
+    def evaluate(
+        self, ensemble: Ensemble, data: Images, name: str, last: int | None = None
+    ) -> dict[str, Any]:
+        """Return an ensemble's metrics on a part of the data."""
+        settings = self.experiment.data
+        with self.reporter.task(name, len(ensemble)) as advance:
+            return evaluate(
+                ensemble,
+                data,
+                self.splits.normalization,
+                self.engine,
+                batch_size=settings.evaluation_batch_size,
+                last=last,
+                workers=settings.workers,
+                channels_last=self.experiment.engine.channels_last,
+                on_member=lambda done: advance(done, ""),
+            )
+
+
+class _FirstBatches:
+    """The first batches of a source, as often as they are read."""
+
+    def __init__(self, source: TrainingSource, count: int):
+        self._source = source
+        self._count = count
+
+    def __iter__(self) -> Iterator[Batch]:
+        return islice(self._source.starting_after(0), self._count)
+
+
+def make_sgd(model: nn.Module, *, rate: float, momentum: float, weight_decay: float) -> SGD:
+    """Return the paper's optimizer."""
+    return SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay)

@@ -1,0 +1,70 @@
+"""A steering collector that listens on a shared trajectory until its own path leaves it."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from pfge.collectors import Collector, Restart
+from pfge.trajectory import Trajectory
+from pfge.weights import Weights
+
+
+class Branch(Collector):
+    """Watches for a collector that steers, up to its first restart, which is kept and not made.
+
+    Until PFGE's first restart its path is that of the listeners, so one run serves them all; from
+    there a second trajectory continues with the state that `state` gives.
+    """
+
+    def __init__(self, collector: Collector):
+        self.collector = collector
+        self._restart: Restart | None = None
+        self._left = False
+
+    def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
+        """Begin the collector."""
+        self.collector.begin(weights, buffers)
+
+    def due(self, iteration: int) -> bool:
+        """Tell whether the collector wants these weights; those after its first restart it does not."""
+        return not self._left and self.collector.due(iteration)
+
+    def _take(self, iteration: int, weights: Weights) -> None:
+        self._restart = self.collector.observe(iteration, weights)
+        self._left = self._restart is not None
+
+    def state(self, shared: Trajectory) -> dict[str, Any] | None:
+        """Return where a second trajectory begins, if the shared one has just come to that point."""
+        if self._restart is None:
+            return None
+        restart, self._restart = self._restart, None
+        state = shared.state_dict()
+        optimizer = state["optimizer"]
+        if restart.clear_momentum:
+            optimizer = {**optimizer, "state": {}}
+        collectors = [[str(self.collector), self.collector.state_dict()]]
+        return {**state, "weights": restart.weights, "optimizer": optimizer, "collectors": collectors}
+
+    def members(self) -> Sequence[Weights]:
+        """Return the members that the collector has by then."""
+        return self.collector.members()
+
+    @property
+    def iterations(self) -> Sequence[int | None]:
+        """The iteration of each of them."""
+        return self.collector.iterations
+
+    def last_use(self, iterations: int) -> int:
+        """Return the collector's own answer: the second trajectory uses the rest."""
+        return self.collector.last_use(iterations)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that resuming needs."""
+        return {"left": self._left, "collector": self.collector.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self._left = state["left"]
+        self.collector.load_state_dict(state["collector"])
+
+    def __str__(self) -> str:
+        return f"Branch({self.collector})"

@@ -1,0 +1,149 @@
+"""Every method from one w0, with the same rates and iterations, and what each is worth."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from pfge.checkpoint import save_checkpoint
+from pfge.collectors import Collector
+from pfge.lab.bench import Bench, make_sgd
+from pfge.lab.branch import Branch
+from pfge.lab.config import Experiment
+from pfge.lab.engine import Engine
+from pfge.lab.follower_store import FollowerStore
+from pfge.lab.measuring import expected_rows, measured_rows, record, record_w0
+from pfge.lab.pretrain import find_w0
+from pfge.lab.progress import Reporter
+from pfge.lab.results import read_results
+from pfge.lab.run_folder import RunFolder
+from pfge.lab.walk import walk
+from pfge.methods import LISTENERS, Setting, make_collector
+from pfge.trajectory import Trajectory
+from pfge.weights import Weights, load_weights
+
+SHARED = "shared.checkpoint"
+ALONE = "pfge.checkpoint"
+BRANCH = "branch.checkpoint"
+MEMBERS = "members"
+
+
+def compare(experiment: Experiment, path: Path, reporter: Reporter) -> list[dict[str, Any]]:
+    """Run or continue a comparison in a folder, and return all its results."""
+    engine = Engine(experiment.engine)
+    if not engine.is_first:
+        reporter = Reporter(quiet=True)
+    folder = RunFolder(path)
+    with folder.opened(experiment) if engine.is_first else nullcontext():
+        engine.wait_for_all()
+        bench = Bench.set_up(experiment, folder, engine, reporter)
+        for seed in experiment.seeds:
+            _compare_one(bench, seed)
+    return read_results(folder.results)
+
+
+def _compare_one(bench: Bench, seed: int) -> None:
+    measured = measured_rows(bench, seed)
+    if not measured >= expected_rows(bench.experiment.ensemble.methods):
+        _run_methods(bench, seed, measured)
+    bench.engine.first_does(lambda: _tidy(bench.folder.of_seed(seed)))
+
+
+def _run_methods(bench: Bench, seed: int, measured: set[str]) -> None:
+    methods = bench.experiment.ensemble.methods
+    w0 = find_w0(bench, seed)
+    if "w0" not in measured:
+        record_w0(bench, seed, w0)
+    setting = bench.experiment.ensemble.setting(bench.batches(seed, "ensembling").per_epoch)
+    bench.engine.first_does(lambda: _forget_members(bench.folder.of_seed(seed)))
+    listeners = {name: _make_collector(bench, seed, setting, name) for name in methods if name in LISTENERS}
+    if listeners:
+        _walk_together(bench, seed, setting, w0, [*listeners.values()], branches="PFGE" in methods)
+    for name, collector in listeners.items():
+        if name not in measured:
+            record(bench, seed, setting, name, collector)
+    if "PFGE" in methods:
+        pfge = _walk_alone(bench, seed, setting, w0)
+        record(bench, seed, setting, "PFGE", pfge)
+
+
+def _walk_together(
+    bench: Bench, seed: int, setting: Setting, w0: Weights, listeners: list[Collector], *, branches: bool
+) -> None:
+    """Follow the one path that all listeners watch, and note where PFGE's leaves it."""
+    folder = bench.folder.of_seed(seed)
+    branch = Branch(_make_collector(bench, seed, setting, "PFGE")) if branches else None
+    trajectory = _make_trajectory(bench, setting, w0, [*listeners, branch] if branch else listeners)
+
+    def note_branch() -> None:
+        if branch and (state := branch.state(trajectory)) and bench.engine.is_first:
+            save_checkpoint(folder / BRANCH, state)
+
+    _walk(bench, seed, setting, trajectory, "SWA, FGE, SWAG", SHARED, on_update=note_branch)
+
+
+def _walk_alone(bench: Bench, seed: int, setting: Setting, w0: Weights) -> Collector:
+    """Follow PFGE's own path from where it leaves the shared one, or from w0 if nobody shares."""
+    pfge = _make_collector(bench, seed, setting, "PFGE")
+    trajectory = _make_trajectory(bench, setting, w0, [pfge])
+    _walk(bench, seed, setting, trajectory, "PFGE", ALONE, start=BRANCH)
+    return pfge
+
+
+def _walk(
+    bench: Bench,
+    seed: int,
+    setting: Setting,
+    trajectory: Trajectory,
+    name: str,
+    checkpoint: str,
+    *,
+    start: str | None = None,
+    on_update: Callable[[], None] | None = None,
+) -> None:
+    folder = bench.folder.of_seed(seed)
+    walk(
+        trajectory,
+        bench.batches(seed, "ensembling"),
+        bench.engine,
+        iterations=setting.iterations,
+        seed=seed,
+        checkpoint=folder / checkpoint,
+        checkpoint_seconds=bench.experiment.engine.checkpoint_seconds,
+        reporter=bench.reporter,
+        name=f"seed {seed}: {name}",
+        start=folder / start if start else None,
+        on_update=on_update,
+    )
+
+
+def _make_trajectory(
+    bench: Bench, setting: Setting, w0: Weights, collectors: Sequence[Collector]
+) -> Trajectory:
+    settings = bench.experiment.ensemble
+    model = bench.build_model()
+    load_weights(model, w0)
+    optimizer = make_sgd(
+        model, rate=settings.high, momentum=settings.momentum, weight_decay=settings.weight_decay
+    )
+    return Trajectory(model, optimizer, setting.schedule(), collectors)
+
+
+def _make_collector(bench: Bench, seed: int, setting: Setting, name: str) -> Collector:
+    folder = bench.folder.of_seed(seed) / MEMBERS / name
+    store = folder if bench.engine.is_first else FollowerStore(folder)
+    return make_collector(name, setting, seed=seed, store=store)
+
+
+def _forget_members(folder: Path) -> None:
+    """Remove members that no checkpoint knows: a run that was killed before its first one begins anew."""
+    if not (folder / SHARED).exists() and not (folder / ALONE).exists():
+        shutil.rmtree(folder / MEMBERS, ignore_errors=True)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what only an unfinished run needs, and what a killed one left half-written."""
+    shutil.rmtree(folder / MEMBERS, ignore_errors=True)
+    for file in [*folder.glob("*.checkpoint"), *folder.glob(".*.part")]:
+        file.unlink()

@@ -1,0 +1,99 @@
+"""The hardware an experiment runs on: device, precision and processes, through Lightning Fabric."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pfge.lab.config import ConfigError, EngineSettings
+
+
+class Engine:
+    """One process of an experiment, alone or among several."""
+
+    def __init__(self, settings: EngineSettings):
+        self._settings = settings
+        try:
+            self._fabric = Fabric(
+                accelerator=settings.accelerator,
+                devices=settings.devices,
+                num_nodes=settings.nodes,
+                strategy=settings.strategy,
+                precision=settings.precision,
+            )
+        except (ValueError, TypeError, RuntimeError, ImportError) as error:
+            raise ConfigError(f"the settings in [engine] do not fit this machine: {error}") from None
+        self._fabric.launch()
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self._fabric.device
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """This process's number, and how many there are."""
+        return self._fabric.global_rank, self._fabric.world_size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes and prints."""
+        return self._fabric.is_global_zero
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """Move a model to the device, in the memory format that is fast there."""
+        if self._settings.channels_last:
+            # A stub of torch's leaves memory_format out of this overload.
+            return model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+        return model.to(self.device)
+
+    def wrap(self, model: nn.Module, optimizer: Optimizer) -> nn.Module:
+        """Return the model to call in training; its weights remain those of `model`."""
+        if self._settings.compile:
+            model = cast(nn.Module, torch.compile(model))
+        wrapped, _ = self._fabric.setup(model, optimizer)
+        return wrapped  # type: ignore[no-any-return]
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute gradients."""
+        self._fabric.backward(loss)
+
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        """Call a model that is not wrapped on a pair of inputs and labels, in the engine's precision."""
+        with self._fabric.autocast():
+            logits: Tensor = model(batch[0])
+        return logits
+
+    def sum_over_processes(self, tensor: Tensor) -> Tensor:
+        """Return the sum of every process's tensor."""
+        return cast(Tensor, self._fabric.all_reduce(tensor, reduce_op="sum"))
+
+    def wait_for_all(self) -> None:
+        """Return when every process has come here."""
+        self._fabric.barrier()
+
+    def first_does(self, action: Callable[[], object]) -> None:
+        """Let the first process do something that the others then rely on."""
+        if self.is_first:
+            action()
+        self.wait_for_all()
+
+    def mine(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """Return this process's whole batches of all; they can be read as often as the others."""
+        number, count = self.share
+        return batches if count == 1 else _EveryNth(batches, number, count)
+
+
+class _EveryNth:
+    """Every count-th batch, beginning with a number; read anew each time."""
+
+    def __init__(self, batches: Iterable[Any], number: int, count: int):
+        self._batches = batches
+        self._number = number
+        self._count = count
+
+    def __iter__(self) -> Any:
+        return (batch for index, batch in enumerate(self._batches) if index % self._count == self._number)

@@ -1,0 +1,62 @@
+"""Progress on long work: bars in a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+SECONDS_BETWEEN_LINES = 30
+
+Advance = Callable[[int, str], None]
+"""Says how many steps are done by now, and what is worth knowing about them."""
+
+
+class Reporter:
+    """Shows how far the work has come.
+
+    Args:
+        console: Where to; what is written to standard error does not disturb results.
+        quiet: Whether to show nothing, as all processes but the first do.
+    """
+
+    def __init__(self, console: Console | None = None, *, quiet: bool = False):
+        self._console = console or Console(stderr=True, quiet=quiet)
+
+    def say(self, text: str) -> None:
+        """Write one line."""
+        self._console.print(text, markup=False, highlight=False)
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Advance]:
+        """Show a piece of work of that many steps while the context lasts."""
+        if self._console.is_terminal:
+            with self._bar() as bar:
+                key = bar.add_task(name, total=total, note="")
+                yield lambda done, note: bar.update(key, completed=done, note=note)
+        else:
+            yield self._lines(name, total)
+
+    def _bar(self) -> Progress:
+        columns = (
+            TextColumn("{task.description:<28}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            TextColumn("{task.fields[note]}", markup=False),
+        )
+        return Progress(*columns, console=self._console)
+
+    def _lines(self, name: str, total: int) -> Advance:
+        started = last = time.monotonic()
+
+        def advance(done: int, note: str) -> None:
+            nonlocal last
+            now = time.monotonic()
+            finished = done >= total and now - started > 1  # what is quick needs no line
+            if finished or now - last >= SECONDS_BETWEEN_LINES:
+                last = now
+                self.say(f"{name}: {done}/{total} in {now - started:.0f} s{'  ' + note if note else ''}")
+
+        return advance

@@ -1,0 +1,111 @@
+"""A run's folder: self-describing, used by one process at a time, continued by the same config alone."""
+
+import fcntl
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pfge.lab.config import Experiment, differences, load_experiment, to_toml
+from pfge.storage import StorageError, write_json, write_text
+
+CONFIG = "config.toml"
+ENVIRONMENT = "environment.json"
+
+
+class RunFolder:
+    """Where one experiment keeps its config, its environment, its results and its ensembles."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @property
+    def results(self) -> Path:
+        """The file of results, a line each."""
+        return self.path / "results.jsonl"
+
+    @property
+    def environment(self) -> Path:
+        """The file that says where and how the run was made."""
+        return self.path / ENVIRONMENT
+
+    def of_seed(self, seed: int) -> Path:
+        """Return the folder of one seed, which exists."""
+        folder = self.path / f"seed-{seed}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def ensemble(self, seed: int, method: str) -> Path:
+        """Return the folder of a finished ensemble."""
+        return self.of_seed(seed) / "ensembles" / method
+
+    @contextmanager
+    def opened(self, experiment: Experiment) -> Iterator[None]:
+        """Hold the folder for this process, new or continued.
+
+        Raises:
+            StorageError: Another process holds it, or it was made by another config.
+        """
+        self._make()
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StorageError(
+                    f"{self.path} is in use by another process; wait for it, or give another --out"
+                ) from None
+            self._describe(experiment)
+            yield
+
+    def _make(self) -> None:
+        ours = {".lock", ENVIRONMENT}  # a process that was killed at once may have left no config
+        found = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
+        if CONFIG not in found and any(name not in ours and not name.endswith(".part") for name in found):
+            raise StorageError(f"{self.path} holds other files and no run; give an empty or new --out")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise StorageError(
+                f"{self.path} must be a folder, but a file is in its way; give another --out"
+            ) from None
+
+    def _describe(self, experiment: Experiment) -> None:
+        config = self.path / CONFIG
+        if not config.exists():
+            write_json(self.environment, describe_environment())
+            write_text(config, to_toml(experiment))
+            return
+        if differing := differences(load_experiment(config), experiment):
+            raise StorageError(
+                f"{self.path} was made by another config, where this one has {'; '.join(differing[:3])}; "
+                "run it with the same config, or give another --out"
+            )
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return what a reader needs to judge or repeat a measurement."""
+    return {
+        "command": " ".join(["pfge", *sys.argv[1:]]),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
+    )

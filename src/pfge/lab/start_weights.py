@@ -1,0 +1,77 @@
+"""A user's checkpoint as start weights: read without executing anything, fitted to the model by name."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pfge.storage import StorageError, read_tensors
+from pfge.weights import Weights, load_weights, view_weights
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".th")
+WRAPPED_UNDER = ("state_dict", "model")
+
+
+def load_start_weights(model: nn.Module, path: Path) -> None:
+    """Fill a model from a checkpoint file.
+
+    Plain state dicts, and those under `state_dict` or `model`, are understood; the prefixes of DDP and
+    torch.compile are removed; old checkpoints may lack BatchNorm's batch counters.
+
+    Raises:
+        StorageError: The file cannot be read or does not fit; the message lists names.
+    """
+    weights = read_start_weights(path)
+    live = view_weights(model)
+    for name, tensor in live.items():
+        if name.endswith(".num_batches_tracked"):
+            weights.setdefault(name, torch.zeros_like(tensor))
+    for tied in weights.keys() - live.keys():
+        if tied in model.state_dict():  # a second name of a tensor that the first one fills
+            del weights[tied]
+    try:
+        load_weights(model, weights)
+    except ValueError as error:
+        raise StorageError(f"{path} does not fit the model: {error}") from None
+
+
+def read_start_weights(path: Path) -> Weights:
+    """Return the tensors of a checkpoint file by canonical name."""
+    if path.suffix not in SUFFIXES:
+        raise StorageError(f"a checkpoint's name must end in {', '.join(SUFFIXES)}, got {path.name}")
+    if not path.is_file():
+        raise StorageError(f"there is no checkpoint {path}; check the path")
+    state: Any = read_tensors(path)[0] if path.suffix == ".safetensors" else _read_torch(path)
+    for key in WRAPPED_UNDER:
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not state:
+        raise StorageError(f"{path} must hold a state dict, found {type(state).__name__}")
+    strangers = [str(name) for name, value in state.items() if not isinstance(value, Tensor)]
+    if strangers:
+        raise StorageError(
+            f"{path} must hold tensors by name, plainly or under {' or '.join(map(repr, WRAPPED_UNDER))}, "
+            f"found other values: {', '.join(strangers[:5])}"
+        )
+    return {_canonical(str(name)): tensor.detach() for name, tensor in state.items()}
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"^((module|_orig_mod)\.)+|(?<=\.)_orig_mod\.", "", name)
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the reader may stumble over a damaged file anywhere
+        if found := re.search(r"GLOBAL (\S+)", str(error)):
+            raise StorageError(
+                f"{path} holds {found[1]} beside tensors and plain values, and is not loaded because loading "
+                "would run code from it; save its state_dict() alone, best as .safetensors"
+            ) from None
+        raise StorageError(
+            f"{path} must be a whole checkpoint written by torch.save, but cannot be read "
+            f"({type(error).__name__}); it may be truncated or another kind of file"
+        ) from None

@@ -1,0 +1,101 @@
+"""Follow a trajectory to its end through kills: a checkpoint now and then, and no hidden state."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from pfge.checkpoint import load_checkpoint, save_checkpoint
+from pfge.lab.data import Batch, TrainingSource
+from pfge.lab.data.seeding import derive_seed
+from pfge.lab.engine import Engine
+from pfge.lab.progress import Reporter
+from pfge.training import follow
+from pfge.trajectory import Trajectory
+
+
+def walk(
+    trajectory: Trajectory,
+    source: TrainingSource,
+    engine: Engine,
+    *,
+    iterations: int,
+    seed: int,
+    checkpoint: Path,
+    checkpoint_seconds: float,
+    reporter: Reporter,
+    name: str,
+    start: Path | None = None,
+    on_update: Callable[[], None] | None = None,
+) -> None:
+    """Train up to an iteration, from the checkpoint if there is one, and leave one at the end.
+
+    A batch and the random numbers of a forward pass depend on the seed and the iteration alone, so a
+    run that was killed continues bit for bit as if it had not been.
+
+    Args:
+        trajectory: The path, at its start.
+        source: Batches by iteration.
+        engine: The hardware.
+        iterations: Where the path ends.
+        seed: Of the random numbers in forward passes, such as dropout's.
+        checkpoint: The file.
+        checkpoint_seconds: Time between two checkpoints.
+        reporter: Where progress is shown.
+        name: What to call this work there.
+        start: A checkpoint to begin from while there is none of this path.
+        on_update: Called after each update, before a checkpoint of it.
+    """
+    # First, as it may change the type of the weights, which the optimizer's state is loaded in.
+    model = engine.wrap(trajectory.model, trajectory.optimizer)
+    found = next((file for file in (checkpoint, start) if file and file.exists()), None)
+    if found is not None:
+        trajectory.load_state_dict(load_checkpoint(found))
+        _restore_memory_order(trajectory.optimizer)
+    if trajectory.iteration >= iterations:
+        return
+    process = engine.share[0]
+    last_saved = time.monotonic()
+
+    def loss(_: nn.Module, batch: Batch) -> Tensor:
+        torch.manual_seed(derive_seed(seed, "forward", trajectory.iteration + 1, process))
+        return cross_entropy(model(batch[0]), batch[1])
+
+    def save() -> None:
+        nonlocal last_saved
+        if engine.is_first:
+            save_checkpoint(checkpoint, trajectory.state_dict())
+        last_saved = time.monotonic()
+
+    with reporter.task(name, iterations) as advance:
+
+        def after(iteration: int, value: Tensor) -> None:
+            if on_update is not None:
+                on_update()
+            if iteration == iterations or time.monotonic() - last_saved > checkpoint_seconds:
+                save()
+            if iteration == iterations or iteration % 10 == 0:
+                rate = trajectory.optimizer.param_groups[0]["lr"]
+                advance(iteration, f"loss {value.item():.4f}  rate {rate:.2g}")
+
+        follow(
+            trajectory,
+            source.starting_after(trajectory.iteration),
+            loss,
+            iterations=iterations - trajectory.iteration,
+            on_update=after,
+            backward=engine.backward,
+        )
+    engine.wait_for_all()
+
+
+def _restore_memory_order(optimizer: Optimizer) -> None:
+    """Give state that was read from a file the strides of its parameter, on which rounding may depend."""
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                state[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

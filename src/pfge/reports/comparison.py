@@ -1,0 +1,103 @@
+"""The table of a comparison: each method's mean and standard error over seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import mean, stdev
+from typing import Any
+
+ORDER = ("w0", "SWA", "FGE", "FGE*", "SWAG", "SWAG*", "PFGE")
+COLUMNS = ("method", "members", "bytes", "memory", "accuracy %", "NLL", "ECE %", "iterations")
+BEST = "▲"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A mean over seeds and its standard error, which one seed does not have."""
+
+    mean: float
+    error: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Number":
+        """Summarise one value a seed."""
+        return cls(mean(values), stdev(values) / sqrt(len(values)) if len(values) > 1 else None)
+
+    def show(self, digits: int) -> str:
+        """Return the number for a table."""
+        error = "" if self.error is None else f" ± {self.error:.{digits}f}"
+        return f"{self.mean:.{digits}f}{error}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method over all its seeds."""
+
+    method: str
+    members: int
+    bytes: int
+    relative_bytes: float
+    accuracy: Number
+    nll: Number
+    ece: Number
+    iterations: int
+
+
+def summarize(results: Sequence[dict[str, Any]], part: str = "test") -> list[Row]:
+    """Return a row for each method, in the paper's order, then others in theirs."""
+    by_method: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        by_method.setdefault(result["method"], []).append(result)
+    known = [name for name in ORDER if name in by_method]
+    return [_row(name, by_method[name], part) for name in [*known, *(n for n in by_method if n not in ORDER)]]
+
+
+def comparison_cells(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the table's cells as text; the best of each metric is marked."""
+    best = {
+        "accuracy": max(row.accuracy.mean for row in rows),
+        "nll": min(row.nll.mean for row in rows),
+        "ece": min(row.ece.mean for row in rows),
+    }
+
+    def metric(row: Row, name: str, factor: float, digits: int) -> str:
+        number: Number = getattr(row, name)
+        scaled = Number(number.mean * factor, number.error if number.error is None else number.error * factor)
+        return scaled.show(digits) + (f" {BEST}" if number.mean == best[name] else "  ")
+
+    return [
+        [
+            row.method,
+            str(row.members),
+            f"{row.bytes:,}",
+            f"{row.relative_bytes:g}x",
+            metric(row, "accuracy", 100, 2),
+            metric(row, "nll", 1, 4),
+            metric(row, "ece", 100, 2),
+            f"{row.iterations:,}",
+        ]
+        for row in rows
+    ]
+
+
+def to_markdown(rows: Sequence[Row]) -> str:
+    """Return the table as Markdown."""
+    lines = [COLUMNS, ["---", *["---:"] * (len(COLUMNS) - 1)], *comparison_cells(rows)]
+    return "\n".join(
+        "| " + " | ".join(cell.strip().replace("*", "\\*") for cell in line) + " |" for line in lines
+    )
+
+
+def _row(method: str, results: Sequence[dict[str, Any]], part: str) -> Row:
+    first = results[0]
+    numbers = {
+        name: Number.of([result[part][name] for result in results]) for name in ("accuracy", "nll", "ece")
+    }
+    return Row(
+        method=method,
+        members=first["members"],
+        bytes=first["bytes"],
+        relative_bytes=first["bytes"] / first["bytes_of_one"],
+        iterations=first["iterations"],
+        **numbers,
+    )
