@@ -38,7 +38,7 @@ def closed_form(seen: list[Weights], rank: int, scale: float) -> tuple[np.ndarra
 @pytest.mark.parametrize(("rank", "scale"), [(20, 0.5), (3, 0.5), (4, 1.0)])
 def test_samples_have_the_mean_and_covariance_of_the_closed_form(rank: int, scale: float) -> None:
     seen = points(6)
-    count = 20_000
+    count = 4_000
     swag = fit(SWAG(1, rank=rank, scale=scale, samples=count), seen)
     samples = np.stack([flat(member) for member in swag.members()])
     mean, covariance = closed_form(seen, rank, scale)

@@ -1,4 +1,4 @@
-"""Tables in a terminal."""
+"""What the commands print in a terminal."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from pfge.reports.comparison import BEST, COLUMNS, comparison_cells, summarize
 
 def print_comparison(results: Sequence[dict[str, Any]], experiment: Experiment, folder: Path) -> None:
     """Print the table of a comparison and where everything is."""
-    if distributed.is_initialized() and distributed.get_rank():
+    if not _is_first_process():
         return
     seeds = len({result["seed"] for result in results})
     table = Table(title=f"{experiment.name}: {experiment.model.name} on {experiment.data.name}, test set")
@@ -31,3 +31,21 @@ def print_comparison(results: Sequence[dict[str, Any]], experiment: Experiment, 
         markup=False,
         highlight=False,
     )
+
+
+def print_start_weights(found: Sequence[dict[str, Any]]) -> None:
+    """Print where each seed's w0 is and what it is worth."""
+    if not _is_first_process():
+        return
+    for w0 in found:
+        print(f"seed {w0['seed']}: {w0['file']}")
+        for part in ("test", "validation"):
+            if metrics := w0.get(part):
+                print(
+                    f"  {part + ':':<11} accuracy {100 * metrics['accuracy']:.2f} %, "
+                    f"NLL {metrics['nll']:.4f}, ECE {100 * metrics['ece']:.2f} %"
+                )
+
+
+def _is_first_process() -> bool:
+    return not distributed.is_initialized() or distributed.get_rank() == 0

@@ -1,6 +1,7 @@
 """What every stage of an experiment needs: its data, its models and its hardware."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import nn
 from torch.optim import SGD
 
 from pfge.ensemble import Ensemble
-from pfge.lab.config import Experiment
+from pfge.lab.config import DataSettings, Experiment
 from pfge.lab.data import (
     Augmentation,
     Batch,
@@ -21,6 +22,7 @@ from pfge.lab.data import (
     TrainingSource,
     halve_test,
     load_data,
+    take,
     training_batches,
 )
 from pfge.lab.data.seeding import derive_seed
@@ -45,36 +47,27 @@ class Bench:
     @classmethod
     def set_up(cls, experiment: Experiment, folder: RunFolder, engine: Engine, reporter: Reporter) -> "Bench":
         """Load the data of an experiment."""
-        settings = experiment.data
-        normalization = Normalization(settings.mean, settings.std) if settings.mean else None
-        splits = load_data(
-            settings.name,
-            root=Path(settings.root).expanduser() if settings.root else None,
-            validation=settings.validation,
-            seed=settings.split_seed,
-            download=settings.download,
-            normalization=normalization,
-        )
-        if settings.halve_test:
-            validation, test = halve_test(splits.test, settings.split_seed)
-            splits = replace(splits, validation=validation, test=test)
-        return cls(experiment, folder, engine, splits, reporter)
+        return cls(experiment, folder, engine, _load_splits(experiment.data), reporter)
 
-    def build_model(self) -> nn.Module:
-        """Return a new model; its initial weights depend on the caller's random state."""
+    def build_model(self, **options: Any) -> nn.Module:
+        """Return a new model; its initial weights depend on the caller's random state.
+
+        Args:
+            **options: Those that it has beside its settings', or in their place.
+        """
         model = build_model(
             self.experiment.model.name,
             classes=len(self.splits.train.class_names),
             channels=len(self.splits.normalization.mean),
-            **self.experiment.model.options,
+            **self.experiment.model.options | options,
         )
         return self.engine.place(model)
 
-    def build_seeded_model(self, seed: int) -> nn.Module:
+    def build_seeded_model(self, seed: int, **options: Any) -> nn.Module:
         """Return a new model whose initial weights depend on the seed."""
         with torch.random.fork_rng():
             torch.manual_seed(derive_seed(seed, "initial weights"))
-            return self.build_model()
+            return self.build_model(**options)
 
     def batches(self, seed: int, purpose: str, *, whole: bool = False) -> TrainingSource:
         """Return training batches: this process's part of each, or each whole."""
@@ -133,6 +126,38 @@ class Bench:
                 channels_last=self.experiment.engine.channels_last,
                 on_member=lambda done: advance(done, ""),
             )
+
+
+@contextmanager
+def open_bench(experiment: Experiment, path: Path, reporter: Reporter) -> Iterator[Bench]:
+    """Set an experiment up in a folder, which is held while the context lasts."""
+    engine = Engine(experiment.engine)
+    folder = RunFolder(path)
+    with folder.opened(experiment) if engine.is_first else nullcontext():
+        engine.wait_for_all()
+        yield Bench.set_up(experiment, folder, engine, reporter if engine.is_first else Reporter(quiet=True))
+
+
+def _load_splits(settings: DataSettings) -> Splits:
+    seed = settings.split_seed
+    splits = load_data(
+        settings.name,
+        root=Path(settings.root).expanduser() if settings.root else None,
+        validation=settings.validation,
+        seed=seed,
+        download=settings.download,
+        normalization=Normalization(settings.mean, settings.std) if settings.mean else None,
+    )
+    train = take(splits.train, settings.train_images, seed, part="training data")
+    if not settings.halve_test:
+        test = take(splits.test, settings.test_images, seed, part="test data")
+        return replace(splits, train=train, test=test)
+    # Halved first, so that no image is for validation in a small version and for testing in a whole one.
+    validation, test = (
+        take(half, settings.test_images, seed, part="half of the test data")
+        for half in halve_test(splits.test, seed)
+    )
+    return replace(splits, train=train, validation=validation, test=test)
 
 
 class _FirstBatches:

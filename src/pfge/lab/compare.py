@@ -2,22 +2,19 @@
 
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from pfge.checkpoint import save_checkpoint
 from pfge.collectors import Collector
-from pfge.lab.bench import Bench, make_sgd
+from pfge.lab.bench import Bench, make_sgd, open_bench
 from pfge.lab.branch import Branch
 from pfge.lab.config import Experiment
-from pfge.lab.engine import Engine
 from pfge.lab.follower_store import FollowerStore
 from pfge.lab.measuring import expected_rows, measured_rows, record, record_w0
 from pfge.lab.pretrain import find_w0
 from pfge.lab.progress import Reporter
 from pfge.lab.results import read_results
-from pfge.lab.run_folder import RunFolder
 from pfge.lab.walk import walk
 from pfge.methods import LISTENERS, Setting, make_collector
 from pfge.trajectory import Trajectory
@@ -31,16 +28,10 @@ MEMBERS = "members"
 
 def compare(experiment: Experiment, path: Path, reporter: Reporter) -> list[dict[str, Any]]:
     """Run or continue a comparison in a folder, and return all its results."""
-    engine = Engine(experiment.engine)
-    if not engine.is_first:
-        reporter = Reporter(quiet=True)
-    folder = RunFolder(path)
-    with folder.opened(experiment) if engine.is_first else nullcontext():
-        engine.wait_for_all()
-        bench = Bench.set_up(experiment, folder, engine, reporter)
+    with open_bench(experiment, path, reporter) as bench:
         for seed in experiment.seeds:
             _compare_one(bench, seed)
-    return read_results(folder.results)
+    return read_results(bench.folder.results)
 
 
 def _compare_one(bench: Bench, seed: int) -> None:

@@ -19,15 +19,17 @@ WITHOUT_EFFECT = ("data.root", "data.download", "data.workers", "engine.checkpoi
 ABOVE_0 = (
     "data.batch_size",
     "data.evaluation_batch_size",
-    "pretrain.epochs",
     "ensemble.cycle",
     "ensemble.period",
     "ensemble.length",
 )
 AT_LEAST_0 = (
+    "data.train_images",
+    "data.test_images",
     "data.crop_padding",
     "data.batch_norm_images",
     "data.workers",
+    "pretrain.epochs",
     "pretrain.rate",
     "pretrain.momentum",
     "pretrain.weight_decay",
@@ -51,6 +53,8 @@ class DataSettings:
     validation: int | float = 0  # images, or a share, taken out of the training data
     halve_test: bool = False  # for a w0 that saw all training data: half of the test set is validation
     split_seed: int = 0
+    train_images: int = 0  # how many of those left for training; 0 is all
+    test_images: int = 0  # how many of the test set, or of each half; 0 is all
     batch_size: int = 50
     evaluation_batch_size: int = 500
     crop_padding: int = 0
@@ -71,10 +75,11 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """Where w0 comes from: a file, or the paper's recipe of SGD."""
+    """Where w0 comes from: a file, or a model as it is built, trained by the paper's recipe of SGD."""
 
-    weights: str = ""  # a checkpoint of your own; "" trains one
-    epochs: float = 20.0
+    weights: str = ""  # a checkpoint of your own; "" builds a model
+    options: dict[str, Any] = field(default_factory=dict)  # for building that model alone, as trained weights
+    epochs: float = 20.0  # 0 takes the model as it is built
     rate: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 5e-4
@@ -162,6 +167,9 @@ class Experiment:
             raise ConfigError(f"ensemble.methods must be among {', '.join(METHODS)}, got {unknown[0]!r}")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds must be one or more different numbers, got {list(self.seeds)}")
+        for key in ("model.options", "pretrain.options"):
+            if taken := sorted({"name", "classes", "channels"} & values[key].keys()):
+                raise ConfigError(f"{key} must leave {taken[0]} out, which model.name and the data decide")
         if len(self.data.mean) != len(self.data.std):
             raise ConfigError(f"data.mean and data.std go together, got {self.data.mean} and {self.data.std}")
 

@@ -61,11 +61,9 @@ def _measure(
 ) -> None:
     one = ensemble.nbytes // len(ensemble)
     last = min(last, len(ensemble)) if last else None
-    parts = {"test": bench.splits.test, "validation": bench.splits.validation}
     measured = {
         part: bench.evaluate(ensemble, data, f"seed {seed}: {method} on {part}", last)
-        for part, data in parts.items()
-        if len(data)
+        for part, data in bench.splits.for_evaluation().items()
     }
 
     def append(name: str, key: str, members: int) -> None:

@@ -76,15 +76,15 @@ class RunFolder:
 
     def _describe(self, experiment: Experiment) -> None:
         config = self.path / CONFIG
-        if not config.exists():
-            write_json(self.environment, describe_environment())
-            write_text(config, to_toml(experiment))
-            return
-        if differing := differences(load_experiment(config), experiment):
+        if config.exists() and (differing := differences(load_experiment(config), experiment)):
             raise StorageError(
                 f"{self.path} was made by another config, where this one has {'; '.join(differing[:3])}; "
                 "run it with the same config, or give another --out"
             )
+        if not self.results.exists():  # w0 may be another command's; the environment is that of the results
+            write_json(self.environment, describe_environment())
+        if not config.exists():
+            write_text(config, to_toml(experiment))
 
 
 def describe_environment() -> dict[str, Any]:

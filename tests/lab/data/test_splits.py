@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfge.lab.data.image_set import DataError, ImageSet, Normalization
-from pfge.lab.data.splits import Splits, halve_test, split, stratified
+from pfge.lab.data.splits import Splits, halve_test, split, stratified, take
 from tests.lab.data.made import random_images
 
 NORMALIZATION = Normalization((0.5,) * 3, (0.5,) * 3)
@@ -84,3 +84,22 @@ def test_splits_with_other_classes_are_refused():
     other = ImageSet(train.images, train.labels, ("x", "y", "z"))
     with pytest.raises(DataError, match="train and test must have the same classes"):
         Splits(train, train.select([]), other, NORMALIZATION)
+
+
+def test_a_part_of_the_data_keeps_its_classes_and_its_order():
+    data = random_images(30)
+    part = take(data, 6, seed=0, part="data")
+    assert torch.bincount(part.labels).tolist() == [2, 2, 2]
+    places = [int((data.images == image).flatten(1).all(1).nonzero()) for image in part.images]
+    assert places == sorted(set(places))
+
+
+def test_no_number_of_images_is_all_of_them():
+    data = random_images(9)
+    assert take(data, 0, seed=0, part="data") is data
+
+
+@pytest.mark.parametrize("count", [-1, 10])
+def test_a_part_larger_than_the_data_or_below_nothing_is_refused(count: int):
+    with pytest.raises(DataError, match=rf"data has 9 images, so from 1 to 9 can be taken.*got {count}"):
+        take(random_images(9), count, seed=0, part="data")

@@ -45,3 +45,15 @@ def test_convolutions_start_with_variance_two_over_the_fan_out_and_no_bias() -> 
     assert math.isclose(last.weight.std().item(), math.sqrt(2 / (3 * 3 * 512)), rel_tol=3e-3)
     assert last.bias is not None
     assert not last.bias.any()
+
+
+def test_every_layer_is_narrower_in_proportion_to_the_first() -> None:
+    def widths(model: nn.Module) -> list[int]:
+        layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+        return [layer.weight.shape[0] for layer in layers]
+
+    with torch.device("meta"):
+        *narrow, classes = widths(VGG16(classes=10, width=16))
+        *wide, _ = widths(VGG16(classes=10))
+    assert [4 * width for width in narrow] == wide
+    assert classes == 10

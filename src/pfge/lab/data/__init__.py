@@ -13,7 +13,7 @@ from pfge.lab.data.sources import (
     evaluation_batches,
     training_batches,
 )
-from pfge.lab.data.splits import Splits, halve_test, split
+from pfge.lab.data.splits import Splits, halve_test, split, take
 
 __all__ = [
     "IMAGENET_NORMALIZATION",
@@ -35,5 +35,6 @@ __all__ = [
     "halve_test",
     "load_data",
     "split",
+    "take",
     "training_batches",
 ]

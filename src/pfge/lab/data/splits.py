@@ -31,6 +31,11 @@ class Splits:
                     f"got {self.train.class_names} and {part.class_names}"
                 )
 
+    def for_evaluation(self) -> dict[str, Images]:
+        """Returns the parts that an ensemble is measured on, by name, without empty ones."""
+        parts = {"test": self.test, "validation": self.validation}
+        return {name: part for name, part in parts.items() if len(part)}
+
 
 def split(
     full_train: Images, test: Images, normalization: Normalization, *, validation: int | float, seed: int
@@ -66,6 +71,22 @@ def halve_test(test: AnyLabelled, seed: int) -> tuple[AnyLabelled, AnyLabelled]:
     """
     first, second = stratified(test.labels, len(test) // 2, seed)
     return test.select(first), test.select(second)
+
+
+def take(data: AnyLabelled, count: int, seed: int, *, part: str) -> AnyLabelled:
+    """Returns a fixed choice of that many images, class by class; of 0, all.
+
+    Args:
+        data: what to choose from.
+        count: how many.
+        seed: decides which; the same seed always takes the same ones.
+        part: what the data is called in an error.
+    """
+    if not 0 <= count <= len(data):
+        raise DataError(
+            f"{part} has {len(data)} images, so from 1 to {len(data)} can be taken, or 0 for all, got {count}"
+        )
+    return data.select(stratified(data.labels, count, seed)[0]) if count else data
 
 
 def stratified(labels: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:

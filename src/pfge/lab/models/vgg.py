@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
-# The widths of the 3x3 convolutions, by stage; every stage ends in a 2x2 max pooling.
-STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+# The widths of the 3x3 convolutions of each stage, in multiples of the first; a stage ends in a max pooling.
+STAGES = ((1, 1), (2, 2), (4, 4, 4), (8, 8, 8), (8, 8, 8))
 
 
 class VGG16(nn.Module):
@@ -11,25 +11,30 @@ class VGG16(nn.Module):
 
     The global average before the head leaves the single pixel of a 32x32 image as it is and lets larger
     images in.
+
+    Args:
+        classes: How many classes to tell apart.
+        channels: How many channels an image has.
+        width: Filters of the first convolution, and in proportion of all others; the paper's has 64.
     """
 
-    def __init__(self, classes: int, channels: int = 3) -> None:
+    def __init__(self, classes: int, channels: int = 3, *, width: int = 64) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for stage in STAGES:
-            for width in stage:
-                layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
-                channels = width
+            for multiple in stage:
+                layers += [nn.Conv2d(channels, multiple * width, 3, padding=1), nn.ReLU(inplace=True)]
+                channels = multiple * width
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.classifier = nn.Sequential(
             nn.Dropout(),
-            nn.Linear(512, 512),
+            nn.Linear(channels, channels),
             nn.ReLU(inplace=True),
             nn.Dropout(),
-            nn.Linear(512, 512),
+            nn.Linear(channels, channels),
             nn.ReLU(inplace=True),
-            nn.Linear(512, classes),
+            nn.Linear(channels, classes),
         )
         for layer in layers:
             if isinstance(layer, nn.Conv2d) and layer.bias is not None:

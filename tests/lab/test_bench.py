@@ -1,0 +1,93 @@
+"""The data of an experiment: how many images of each part, and always the same ones."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pfge.lab.bench import open_bench
+from pfge.lab.config import ConfigError
+from pfge.lab.data import DataError, Images, ImageSet, Splits
+from pfge.lab.progress import Reporter
+from tests.lab.tiny import tiny
+
+# Digits have 1000 images for training and 797 for testing.
+
+
+def splits_of(folder: Path, *overrides: str) -> Splits:
+    with open_bench(tiny(*overrides), folder / "-".join(overrides), Reporter(quiet=True)) as bench:
+        return bench.splits
+
+
+def sizes(splits: Splits) -> tuple[int, int, int]:
+    return len(splits.train), len(splits.validation), len(splits.test)
+
+
+def pictures(images: Images) -> set[bytes]:
+    assert isinstance(images, ImageSet)
+    return {image.numpy().tobytes() for image in images.images}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], (1000, 0, 797)),
+        (["data.train_images=200"], (200, 0, 797)),
+        (["data.test_images=50"], (1000, 0, 50)),
+        (["data.validation=100", "data.train_images=900"], (900, 100, 797)),
+        (["data.halve_test=true", "data.test_images=50"], (1000, 50, 50)),
+    ],
+)
+def test_each_part_has_the_images_asked_for(
+    tmp_path: Path, overrides: list[str], expected: tuple[int, int, int]
+) -> None:
+    assert sizes(splits_of(tmp_path, *overrides)) == expected
+
+
+def test_fewer_images_keep_the_proportions_of_the_classes(tmp_path: Path) -> None:
+    whole = torch.bincount(splits_of(tmp_path).train.labels)
+    part = torch.bincount(splits_of(tmp_path, "data.train_images=100").train.labels)
+    assert (part - whole / 10).abs().max() < 1
+
+
+def test_the_seed_of_the_split_alone_decides_which_images(tmp_path: Path) -> None:
+    few = "data.train_images=100"
+    first, same, other = (
+        pictures(splits_of(tmp_path, few, more).train)
+        for more in ("seeds=[1]", "seeds=[2]", "data.split_seed=1")
+    )
+    assert first == same != other
+
+
+def test_validation_images_are_the_same_with_fewer_for_training(tmp_path: Path) -> None:
+    whole = splits_of(tmp_path, "data.validation=100")
+    part = splits_of(tmp_path, "data.validation=100", "data.train_images=100")
+    assert pictures(part.validation) == pictures(whole.validation)
+    assert pictures(part.train) < pictures(whole.train)
+
+
+def test_fewer_images_of_a_halved_test_set_stay_in_their_half(tmp_path: Path) -> None:
+    whole = splits_of(tmp_path, "data.halve_test=true")
+    part = splits_of(tmp_path, "data.halve_test=true", "data.test_images=50")
+    assert pictures(part.test) < pictures(whole.test)
+    assert pictures(part.validation) < pictures(whole.validation)
+
+
+@pytest.mark.parametrize("key", ["train_images", "test_images"])
+def test_fewer_than_no_images_are_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"data\.{key} must be at least 0 and finite, got -1"):
+        tiny(f"data.{key}=-1")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data.train_images=1001"], "training data has 1000 images, so from 1 to 1000 .* got 1001"),
+        (["data.validation=100", "data.train_images=901"], "training data has 900 images"),
+        (["data.test_images=798"], "test data has 797 images"),
+        (["data.halve_test=true", "data.test_images=399"], "half of the test data has 398 images"),
+    ],
+)
+def test_more_images_than_there_are_are_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        splits_of(tmp_path, *overrides)

@@ -1,0 +1,124 @@
+"""The hardware an experiment runs on, as one process sees it; test_processes.py has several."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pfge import Trajectory, follow, view_weights
+from pfge.lab.config import ConfigError, EngineSettings
+from pfge.lab.engine import Engine
+from pfge.lab.models import build_model
+from tests.toys import assert_same_weights, classification_loss, make_batch, make_mlp, make_sgd
+
+
+def make_engine(**settings: Any) -> Engine:
+    return Engine(EngineSettings(**{"accelerator": "cpu", **settings}))
+
+
+def train(model: nn.Module, step: Callable[[nn.Module, Any], Any], updates: int = 3, **options: Any) -> None:
+    torch.manual_seed(0)  # dropout
+    trajectory = Trajectory(model, options.pop("optimizer", None) or make_sgd(model), None, [])
+    batches = [make_batch(i) for i in range(1, updates + 1)]
+    follow(trajectory, batches, step, iterations=updates, **options)
+
+
+def test_one_process_is_the_first_of_one() -> None:
+    engine = make_engine()
+    assert (engine.share, engine.is_first, engine.device) == ((0, 1), True, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_a_model_is_placed_in_the_memory_format_of_the_settings(channels_last: bool) -> None:
+    model = make_engine(channels_last=channels_last).place(build_model("small_conv", classes=10, channels=1))
+    weight = view_weights(model)["4.weight"]
+    assert weight.is_contiguous(memory_format=torch.channels_last) is channels_last
+    assert weight.is_contiguous() is not channels_last
+
+
+def test_training_through_the_engine_is_training() -> None:
+    engine, plain, through = make_engine(), make_mlp(), make_mlp()
+    train(plain, classification_loss)
+    optimizer = make_sgd(through)
+    wrapped = engine.wrap(through, optimizer)
+    train(
+        through,
+        lambda _, batch: classification_loss(wrapped, batch),
+        optimizer=optimizer,
+        backward=engine.backward,
+    )
+    assert_same_weights(view_weights(through), view_weights(plain))
+
+
+def test_a_compiled_model_trains_the_weights_it_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The eager back end takes the graph as it is: compiling to machine code would take a minute.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    engine, plain, compiled = make_engine(compile=True), make_mlp(), make_mlp()
+    train(plain, classification_loss)
+    optimizer = make_sgd(compiled)
+    wrapped = engine.wrap(compiled, optimizer)
+    train(
+        compiled,
+        lambda _, batch: classification_loss(wrapped, batch),
+        optimizer=optimizer,
+        backward=engine.backward,
+    )
+    names = view_weights(plain)
+    assert view_weights(compiled).keys() == names.keys()
+    torch.testing.assert_close(view_weights(compiled), names)
+
+
+def test_a_forward_pass_is_in_the_precision_of_the_settings() -> None:
+    model = make_mlp().eval()
+    batch = make_batch(1)
+    assert make_engine().forward(model, batch).dtype == torch.float32
+    mixed = make_engine(precision="bf16-mixed").forward(model, batch)
+    assert mixed.dtype == torch.bfloat16
+    torch.testing.assert_close(mixed.float(), model(batch[0]), rtol=0.05, atol=0.05)
+
+
+def test_a_sum_over_one_process_is_its_own_tensor() -> None:
+    assert torch.equal(make_engine().sum_over_processes(torch.arange(4.0)), torch.arange(4.0))
+
+
+def test_the_first_does_what_others_rely_on() -> None:
+    done: list[str] = []
+    make_engine().first_does(lambda: done.append("written"))
+    assert done == ["written"]
+
+
+def test_all_batches_are_those_of_one_process() -> None:
+    assert list(make_engine().mine(range(5))) == [0, 1, 2, 3, 4]
+
+
+def test_whole_batches_are_dealt_out_among_processes_as_often_as_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine()
+    dealt = []
+    for number in range(3):
+        monkeypatch.setattr(Engine, "share", (number, 3))
+        mine = engine.mine(range(8))
+        assert list(mine) == list(mine)
+        dealt.append(list(mine))
+    assert dealt == [[0, 3, 6], [1, 4, 7], [2, 5]]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"accelerator": "quantum"},
+        {"devices": "many"},
+        {"devices": 0},
+        {"strategy": "nope"},
+        {"strategy": "deepspeed"},  # not installed
+        {"nodes": 0},
+    ],
+    ids=str,
+)
+def test_hardware_that_is_not_there_is_a_config_error(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"the settings in \[engine\] do not fit this machine: .+"):
+        make_engine(**settings)

@@ -1,0 +1,152 @@
+"""An ensemble's metrics on a data set, against predictions made by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pfge import Ensemble, Weights, view_weights
+from pfge.lab.config import EngineSettings
+from pfge.lab.data import ImageSet, Normalization
+from pfge.lab.engine import Engine
+from pfge.lab.evaluation import evaluate, measure
+from tests.lab.data.made import random_images
+
+DATA = random_images(23)  # 3 x 6 x 5 pixels in 3 classes
+NORMALIZATION = Normalization((0.4, 0.5, 0.6), (0.2, 0.3, 0.1))
+PIXELS = 3 * 6 * 5
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(PIXELS, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.reshape(len(x), -1))
+
+
+def member(seed: int) -> Weights:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return view_weights(Net())
+
+
+MEMBERS = [member(seed) for seed in range(4)]
+
+
+def by_hand(weights: Weights, data: ImageSet = DATA) -> Tensor:
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (NORMALIZATION.mean, NORMALIZATION.std))
+    inputs = ((data.images.float() / 255 - mean) / std).reshape(len(data), -1)
+    return (inputs @ weights["layer.weight"].T + weights["layer.bias"]).softmax(dim=1)
+
+
+def metrics_by_hand(probabilities: Tensor, labels: Tensor = DATA.labels) -> dict[str, Any]:
+    target = probabilities[torch.arange(len(labels)), labels].double()
+    one_hot = nn.functional.one_hot(labels, 3)
+    return {
+        "accuracy": pytest.approx((probabilities.argmax(1) == labels).double().mean().item()),
+        "nll": pytest.approx(-target.log().mean().item(), rel=1e-5),
+        "brier": pytest.approx((probabilities - one_hot).square().sum(1).mean().item(), rel=1e-5),
+        "ece": pytest.approx(ece_by_hand(probabilities, labels), rel=1e-4),
+    }
+
+
+def ece_by_hand(probabilities: Tensor, labels: Tensor) -> float:
+    confidence, predicted = probabilities.max(1)
+    error = 0.0
+    for lower in range(15):
+        inside = (confidence > lower / 15) & (confidence <= (lower + 1) / 15)
+        if inside.any():
+            right = (predicted[inside] == labels[inside]).float().mean()
+            error += float(inside.float().mean() * (right - confidence[inside].mean()).abs())
+    return error
+
+
+def evaluated(members: list[Weights] = MEMBERS, data: ImageSet = DATA, **options: Any) -> dict[str, Any]:
+    engine = Engine(EngineSettings(accelerator="cpu"))
+    ensemble = Ensemble(members, Net, forward=engine.forward)
+    return evaluate(ensemble, data, NORMALIZATION, engine, **{"batch_size": 10, **options})
+
+
+def test_the_members_are_pooled_by_their_probabilities() -> None:
+    pooled = torch.stack([by_hand(weights) for weights in MEMBERS]).mean(0)
+    assert evaluated()["pooled"] == metrics_by_hand(pooled)
+
+
+def test_each_member_is_measured_alone() -> None:
+    assert evaluated()["members"] == [metrics_by_hand(by_hand(weights)) for weights in MEMBERS]
+
+
+def test_the_ensemble_is_measured_as_it_grows() -> None:
+    each = torch.stack([by_hand(weights) for weights in MEMBERS])
+    assert evaluated()["growing"] == [metrics_by_hand(each[: k + 1].mean(0)) for k in range(4)]
+
+
+@pytest.mark.parametrize("last", [1, 2, 4])
+def test_the_last_members_are_pooled_by_themselves(last: int) -> None:
+    pooled = torch.stack([by_hand(weights) for weights in MEMBERS[-last:]]).mean(0)
+    assert evaluated(last=last)["last"] == metrics_by_hand(pooled)
+
+
+def test_without_being_asked_the_last_members_are_not_pooled() -> None:
+    assert evaluated().keys() == {"pooled", "members", "growing"}
+
+
+@pytest.mark.parametrize("batch_size", [1, 23, 100])
+def test_the_size_of_the_batches_does_not_matter(batch_size: int) -> None:
+    assert evaluated(MEMBERS[:1], batch_size=batch_size)["pooled"] == metrics_by_hand(by_hand(MEMBERS[0]))
+
+
+def test_the_memory_format_does_not_matter() -> None:
+    assert evaluated(MEMBERS[:1], channels_last=True)["pooled"] == metrics_by_hand(by_hand(MEMBERS[0]))
+
+
+def test_progress_is_told_after_each_member() -> None:
+    told: list[int] = []
+    evaluated(on_member=told.append)
+    assert told == [1, 2, 3, 4]
+
+
+def test_every_metric_is_measured() -> None:
+    probabilities = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    assert measure(probabilities, torch.tensor([0, 1, 1])) == {
+        "accuracy": pytest.approx(2 / 3),
+        # -(log 0.9 + log 0.8 + log 0.4) / 3
+        "nll": pytest.approx((0.1053605 + 0.2231436 + 0.9162907) / 3),
+        # (2 * 0.01 + 2 * 0.04 + 2 * 0.36) / 3
+        "brier": pytest.approx(0.82 / 3),
+        # each alone in its bin: gaps 0.1, 0.2 and 0.6
+        "ece": pytest.approx(0.9 / 3),
+    }
+
+
+class OneOf:
+    """An engine's place among several processes, whose predictions are already known."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, number: int, count: int, whole: list[Tensor]):
+        self.share = (number, count)
+        self.parts: list[Tensor] = []
+        self._whole = iter(whole)
+
+    def sum_over_processes(self, part: Tensor) -> Tensor:
+        self.parts.append(part)
+        return next(self._whole)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_the_parts_of_all_processes_make_up_the_predictions_of_one(count: int) -> None:
+    each = [by_hand(weights) for weights in MEMBERS]
+    engines = [OneOf(number, count, each) for number in range(count)]
+    results = [
+        evaluate(Ensemble(MEMBERS, Net), DATA, NORMALIZATION, engine, batch_size=10)  # type: ignore[arg-type]
+        for engine in engines
+    ]
+    for index, expected in enumerate(each):
+        parts = torch.stack([engine.parts[index] for engine in engines])
+        assert (parts != 0).any(dim=2).sum(dim=0).tolist() == [1] * len(DATA)  # each example by one of them
+        torch.testing.assert_close(parts.sum(0), expected)
+    assert all(result == results[0] for result in results)

@@ -1,0 +1,196 @@
+"""After kill -9 at any moment, the same command ends with the bytes of a run that was never killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfge.lab.data import load_data
+from tests.lab.tiny import outcome, run, tiny
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 300  # seconds, for a machine that is busy with something else
+
+pytestmark = pytest.mark.slow
+
+
+# Real commands, killed at random moments of each stage
+
+MODEL = """
+from torch import nn
+
+def net(classes, channels):
+    return nn.Sequential(
+        nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3),
+        nn.Flatten(), nn.Linear(8 * 64, classes),
+    )
+"""
+SETTINGS = (
+    "seeds=[1]",
+    "model.name=dropping:net",
+    "data.crop_padding=1",
+    "data.flip=true",
+    "data.batch_norm_images=500",
+    "pretrain.epochs=3",
+    "ensemble.unit=iterations",
+    "ensemble.cycle=20",
+    "ensemble.period=60",
+    "ensemble.length=240",
+    "engine.checkpoint_seconds=0",
+)
+
+
+def command(out: Path) -> list[str]:
+    code = "import sys, torch; torch.set_num_threads(1); from pfge.cli.main import main; sys.exit(main())"
+    overrides = [part for setting in SETTINGS for part in ("--set", setting)]
+    return [sys.executable, "-c", code, "compare", "--out", str(out), *overrides]
+
+
+def start(folder: Path, out: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command(out), cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+
+
+def kill_when(process: subprocess.Popen[str], reached: Callable[[], bool], delay: float) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not reached() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(delay)
+    process.kill()
+    _, errors = process.communicate()
+    assert process.returncode == -signal.SIGKILL, errors
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    (tmp_path / "dropping.py").write_text(MODEL)
+    return tmp_path
+
+
+def test_a_killed_command_ends_with_the_bytes_of_one_that_was_not(workplace: Path) -> None:
+    out, random_delay = workplace / "killed", random.Random(3)
+    seed = out / "seed-1"
+    stages = [
+        (seed / "pretrain.checkpoint").exists,
+        (seed / "branch.checkpoint").exists,
+        (seed / "ensembles" / "SWAG").exists,
+        (seed / "pfge.checkpoint").exists,
+    ]
+    for reached in stages:
+        kill_when(start(workplace, out), reached, delay=random_delay.uniform(0, 0.1))
+    finish(start(workplace, out))
+    finish(start(workplace, workplace / "whole"))
+    assert len(outcome(out)) == 1 + 1 + 4 + (1 + 12 + 12 + 4)  # results, w0, manifests and members
+    assert outcome(out) == outcome(workplace / "whole")
+    assert sorted(file.name for file in seed.iterdir()) == ["ensembles", "w0.safetensors"]
+
+
+def test_a_second_process_on_the_same_folder_is_refused(workplace: Path) -> None:
+    out = workplace / "run"
+    first = start(workplace, out)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not (out / "config.toml").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        first.send_signal(signal.SIGSTOP)  # so that it cannot end before the second begins
+        second = start(workplace, out)
+        _, errors = second.communicate(timeout=PATIENCE)
+    finally:
+        first.kill()
+        first.communicate()
+    assert second.returncode == 2
+    message = f"pfge: error: {out} is in use by another process; wait for it, or give another --out"
+    assert errors.splitlines() == [message]
+
+
+# Small runs, killed before one or another of all their changes to the file system
+
+CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate")
+
+
+def small(seconds: float) -> Any:
+    methods = "ensemble.methods=['SWA','FGE','PFGE']"
+    return tiny(methods, "ensemble.length=8", f"engine.checkpoint_seconds={seconds}")
+
+
+def run_in_child(folder: Path, seconds: float, survived: float) -> bool:
+    """Run in a forked process that is killed before its next change to the file system; tell if it was."""
+    child = os.fork()
+    if child == 0:
+        changes = 0
+
+        def note(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal changes
+            changed = event in CHANGES or (event == "open" and str(arguments[1])[0] in "wax")
+            if changed and str(folder) in str(arguments[0]):
+                changes += 1
+                if changes > survived:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(note)
+        run(small(seconds), folder)
+        (folder.parent / f"{folder.name}.changes").write_text(str(changes))
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return True
+    if status:
+        raise SystemExit(f"the run in {folder} failed")
+    return False
+
+
+def kill_small_runs(folder: Path, counts: Sequence[int]) -> None:
+    """Kill runs after one or two numbers of changes, and let each then end."""
+    load_data("digits")  # what is imported here is imported in all children
+    for seconds in (0, 1e9):
+        name = f"{seconds:g}"
+        run_in_child(folder / f"{name}-whole", seconds, float("inf"))
+        total = int((folder / f"{name}-whole.changes").read_text())
+        chosen = random.Random(name)
+        for trial in range(counts[seconds > 0]):
+            path = folder / f"{name}-{trial}"
+            killed = [run_in_child(path, seconds, chosen.randrange(total))]
+            if trial % 2:
+                killed.append(run_in_child(path, seconds, chosen.randrange(total // 2)))
+            if not killed[0]:
+                raise SystemExit(f"the run in {path} was not killed")
+            run_in_child(path, seconds, float("inf"))
+
+
+def test_a_kill_before_any_change_to_the_file_system_is_survived(tmp_path: Path) -> None:
+    counts = [6, 4]
+    # A process of its own: forking this one, whose threads are pytest's, could stop it for ever.
+    code = f"from tests.lab.test_killed_runs import *; kill_small_runs(Path({str(tmp_path)!r}), {counts})"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    runs = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert len(runs) == 2 + sum(counts)
+    whole = outcome(tmp_path / "0-whole")
+    methods = [json.loads(line)["method"] for line in whole["results.jsonl"].splitlines()]
+    assert methods == ["w0", "SWA", "FGE*", "FGE", "PFGE"]
+    for path in runs:
+        assert outcome(path) == whole, path.name
+        assert sorted(file.name for file in (path / "seed-1").iterdir()) == ["ensembles", "w0.safetensors"]

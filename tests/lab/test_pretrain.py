@@ -1,0 +1,192 @@
+"""w0: trained, as built, or from a file; found once, and the same however often it was stopped."""
+
+import json
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pfge import Ensemble, view_weights
+from pfge.lab.bench import open_bench
+from pfge.lab.config import ConfigError, Experiment
+from pfge.lab.pretrain import find_w0, pretrain
+from pfge.lab.progress import Reporter
+from pfge.storage import read_tensors, write_tensors
+from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
+from tests.toys import assert_same_weights
+
+QUIET = Reporter(quiet=True)
+FLAT = "model.name=tests.lab.test_pretrain:make_flat"
+
+
+def make_flat(classes: int, *, value: float = 0.0, bias: bool = True, fails: bool = False) -> nn.Module:
+    """A model for images of 8x8 whose weights are all one value."""
+    if fails:
+        raise ZeroDivisionError
+    linear = nn.Linear(64, classes, bias=bias)
+    for parameter in linear.parameters():
+        nn.init.constant_(parameter, value)
+    return nn.Sequential(nn.Flatten(), linear)
+
+
+def find(experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
+    return pretrain(experiment, folder, QUIET)
+
+
+def w0_of(folder: Path, seed: int = 1) -> dict[str, torch.Tensor]:
+    return read_tensors(folder / f"seed-{seed}" / "w0.safetensors")[0]
+
+
+def names_in(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+# Where it comes from
+
+
+def test_training_takes_the_epochs_of_the_recipe(tmp_path: Path) -> None:
+    with counted_steps() as steps:
+        find(tiny(), tmp_path)
+    assert steps == [PRETRAINING]
+
+
+def test_no_epochs_leave_the_model_as_it_is_built(tmp_path: Path) -> None:
+    with (
+        counted_steps() as steps,
+        open_bench(tiny("pretrain.epochs=0"), tmp_path, QUIET) as bench,
+    ):
+        w0 = find_w0(bench, 1)
+        built = view_weights(bench.build_seeded_model(1))
+    assert steps == [0]
+    assert_same_weights(w0, built)
+    assert names_in(tmp_path / "seed-1") == {"w0.safetensors"}
+
+
+def test_seeds_begin_at_different_weights(tmp_path: Path) -> None:
+    find(tiny("pretrain.epochs=0", "seeds=[1,2]"), tmp_path)
+    assert not torch.equal(w0_of(tmp_path, 1)["0.weight"], w0_of(tmp_path, 2)["0.weight"])
+
+
+def test_options_of_pretraining_are_for_w0_alone(tmp_path: Path) -> None:
+    experiment = tiny(FLAT, "pretrain.epochs=0", "pretrain.options.value=0.5")
+    with open_bench(experiment, tmp_path, QUIET) as bench:
+        assert find_w0(bench, 1)["1.weight"].unique().tolist() == [0.5]
+        assert view_weights(bench.build_model())["1.weight"].unique().tolist() == [0.0]
+
+
+def test_options_of_pretraining_replace_those_of_the_model(tmp_path: Path) -> None:
+    find(tiny(FLAT, "pretrain.epochs=0", "model.options.value=0.1", "pretrain.options.value=0.5"), tmp_path)
+    assert w0_of(tmp_path)["1.weight"].unique().tolist() == [0.5]
+
+
+def test_members_start_at_a_w0_that_has_options_of_its_own(tmp_path: Path) -> None:
+    # At rate 0 nothing moves, so every member is w0.
+    still = ("ensemble.low=0", "ensemble.high=0", "ensemble.methods=['PFGE']")
+    run(tiny(FLAT, "pretrain.epochs=0", "pretrain.options.value=0.5", *still), tmp_path)
+    ensemble = Ensemble.load(tmp_path / "seed-1" / "ensembles" / "PFGE", lambda: make_flat(10))
+    assert [member["1.weight"].unique().tolist() for member in ensemble.members] == [[0.5]] * 4
+
+
+def test_options_that_change_the_shape_are_refused_before_any_training(tmp_path: Path) -> None:
+    with (
+        counted_steps() as steps,
+        pytest.raises(
+            ConfigError, match=r"pretrain\.options must give .* only the model has 1\.bias.*model\.options"
+        ),
+    ):
+        find(tiny(FLAT, "pretrain.options.bias=false"), tmp_path)
+    assert steps == [0]
+
+
+def test_a_file_needs_neither_training_nor_options(tmp_path: Path) -> None:
+    file = tmp_path / "mine.safetensors"
+    write_tensors(file, view_weights(make_flat(10, value=0.25)))
+    with counted_steps() as steps:
+        find(tiny(FLAT, f"pretrain.weights={file}", "pretrain.options.fails=true"), tmp_path / "run")
+    assert steps == [0]
+    assert_same_weights(w0_of(tmp_path / "run"), view_weights(make_flat(10, value=0.25)))
+
+
+# What it is worth
+
+
+def test_the_metrics_are_those_that_a_comparison_records(tmp_path: Path) -> None:
+    experiment = tiny("data.validation=100", "ensemble.methods=['PFGE']")
+    (found,) = find(experiment, tmp_path)
+    row = next(row for row in run(experiment, tmp_path) if row["method"] == "w0")
+    assert found == {
+        "seed": 1,
+        "file": tmp_path / "seed-1" / "w0.safetensors",
+        "test": row["test"],
+        "validation": row["validation"],
+    }
+
+
+def test_without_validation_data_there_are_no_metrics_on_it(tmp_path: Path) -> None:
+    (found,) = find(tiny("pretrain.epochs=0"), tmp_path)
+    assert set(found) == {"seed", "file", "test"}
+
+
+def test_equal_logits_are_worth_what_chance_is(tmp_path: Path) -> None:
+    (found,) = find(tiny(FLAT, "pretrain.epochs=0"), tmp_path)
+    assert found["test"]["nll"] == pytest.approx(log(10))
+
+
+# The run folder
+
+
+def test_w0_and_nothing_that_a_comparison_would_add_again_stays_in_the_folder(tmp_path: Path) -> None:
+    find(tiny(), tmp_path)
+    assert names_in(tmp_path) == {".lock", "config.toml", "environment.json", "seed-1"}
+    assert names_in(tmp_path / "seed-1") == {"w0.safetensors"}
+
+
+def test_a_comparison_takes_the_w0_it_finds(tmp_path: Path) -> None:
+    find(tiny(), tmp_path)
+    before = (tmp_path / "seed-1" / "w0.safetensors").read_bytes()
+    with counted_steps() as steps:
+        run(tiny(), tmp_path)
+    assert steps == [LENGTH + LENGTH - PERIOD]
+    assert (tmp_path / "seed-1" / "w0.safetensors").read_bytes() == before
+
+
+def test_pretraining_first_gives_what_a_comparison_alone_gives(tmp_path: Path) -> None:
+    find(tiny(), tmp_path / "twice")
+    run(tiny(), tmp_path / "twice")
+    run(tiny(), tmp_path / "once")
+    assert outcome(tmp_path / "twice") == outcome(tmp_path / "once")
+
+
+def test_w0_that_was_found_is_not_sought_again(tmp_path: Path) -> None:
+    first = find(tiny(), tmp_path)
+    with counted_steps() as steps:
+        assert find(tiny(), tmp_path) == first
+    assert steps == [0]
+
+
+@pytest.mark.parametrize("stop_after", [1, 6, PRETRAINING])
+def test_a_pretraining_that_was_stopped_comes_to_the_same_w0(tmp_path: Path, stop_after: int) -> None:
+    experiment = tiny("engine.checkpoint_seconds=0")
+    find(experiment, tmp_path / "whole")
+    with counted_steps(stop_after), pytest.raises(Stopped):
+        find(experiment, tmp_path / "stopped")
+    with counted_steps() as steps:
+        find(experiment, tmp_path / "stopped")
+    # The checkpoint is of the step before the one that was not finished.
+    assert steps == [PRETRAINING - (stop_after - 1)]
+    whole, stopped = (tmp_path / name / "seed-1" / "w0.safetensors" for name in ("whole", "stopped"))
+    assert stopped.read_bytes() == whole.read_bytes()
+
+
+def test_the_environment_of_results_is_that_of_the_command_that_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = []
+    for name, action in (("pretrain", find), ("compare", run), ("pretrain", find)):
+        monkeypatch.setattr("sys.argv", ["pfge", name])
+        action(tiny("ensemble.methods=['PFGE']"), tmp_path)
+        commands.append(json.loads((tmp_path / "environment.json").read_text())["command"])
+    assert commands == ["pfge pretrain", "pfge compare", "pfge compare"]

@@ -1,0 +1,244 @@
+"""Several processes do what one does: gloo on the CPU, launched by torchrun and by the product itself."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pfge import Ensemble, copy_weights, view_weights
+from pfge.cli.main import main
+from pfge.ensemble_folder import EnsembleFolder
+from pfge.lab.bench import Bench
+from pfge.lab.engine import Engine
+from pfge.lab.follower_store import FollowerStore
+from pfge.lab.models import build_model
+from pfge.lab.progress import Reporter
+from pfge.lab.run_folder import RunFolder
+from pfge.storage import read_tensors
+from tests.lab.tiny import SETTINGS, Stopped, counted_steps, run, tiny
+from tests.toys import assert_same_weights, make_mlp
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 300  # seconds, for a machine that is busy with something else
+TWO = ("engine.accelerator=cpu", "engine.devices=2")
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.lab.test_processes import work
+work(Path(sys.argv[1]))
+"""
+PLAIN = ("model.name=tests.lab.test_processes:plain_net",)
+FIVE_BATCHES = "data.batch_norm_images=250"  # three for one process, two for the other
+
+
+def plain_net(classes: int, channels: int) -> nn.Module:
+    """A net without BatchNorm."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, classes)
+    )
+
+
+def small_conv() -> nn.Module:
+    return build_model("small_conv", classes=10, channels=1)
+
+
+def measure_given(folder: Path, out: Path, *overrides: str) -> None:
+    """Refresh BatchNorm of the members in a folder and measure them, as one process of however many."""
+    experiment = tiny(FIVE_BATCHES, *overrides)
+    engine = Engine(experiment.engine)
+    bench = Bench.set_up(experiment, RunFolder(folder), engine, Reporter(quiet=True))
+    fresh = bench.refresh_batch_norm(bench.load_ensemble(folder / "given"), 1, "")
+    measured = bench.evaluate(fresh, bench.splits.test, "", last=2)
+    out.mkdir()
+    fresh.save(out / "fresh")
+    (out / "measured.json").write_text(json.dumps(measured))
+    (out / "share.json").write_text(json.dumps(engine.share))
+
+
+def work(folder: Path) -> None:
+    """What each of two processes does."""
+    torch.set_num_threads(1)
+    experiment = tiny(*PLAIN, *TWO, "engine.checkpoint_seconds=0")
+    try:
+        with counted_steps(stop_after=33):  # in PFGE's own part
+            run(experiment, folder / "run")
+    except Stopped:
+        pass
+    settings = [part for setting in (*SETTINGS, *PLAIN, *TWO) for part in ("--set", setting)]
+    code = main(["compare", "--out", str(folder / "run"), *settings])
+    measure_given(folder, folder / f"measured-{os.environ['RANK']}", *TWO)
+    sys.exit(code)
+
+
+def launch(*arguments: str) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which two processes of torchrun did their work; stdout.txt is what they printed."""
+    folder = tmp_path_factory.mktemp("two")
+    members = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        members.append(copy_weights(view_weights(small_conv())))
+    Ensemble(members, small_conv).save(folder / "given")
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_addr=127.0.0.1"]
+    printed = launch(*torchrun, f"--master_port={port}", str(script), str(folder))
+    (folder / "stdout.txt").write_text(printed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory, two: Path) -> Path:
+    """The same work done by this process alone."""
+    folder = tmp_path_factory.mktemp("one")
+    shutil.copytree(two / "given", folder / "given")
+    run(tiny(*PLAIN), folder / "run")
+    measure_given(folder, folder / "measured")
+    return folder
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "run" / "results.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_there_were_two_processes(two: Path) -> None:
+    shares = [json.loads((two / f"measured-{rank}" / "share.json").read_text()) for rank in (0, 1)]
+    assert shares == [[0, 2], [1, 2]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["SWA", "FGE", "SWAG", "PFGE"])
+def test_two_halves_of_each_batch_give_the_weights_of_one_process(two: Path, one: Path, method: str) -> None:
+    """Although the run of two was stopped and continued."""
+    found, expected = (
+        Ensemble.load(folder / "run" / "seed-1" / "ensembles" / method, lambda: plain_net(10, 1))
+        for folder in (two, one)
+    )
+    assert len(found) == len(expected)
+    for member, other in zip(found.members, expected.members, strict=True):
+        torch.testing.assert_close(member, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_find_the_w0_of_one(two: Path, one: Path) -> None:
+    found, expected = (read_tensors(folder / "run" / "seed-1" / "w0.safetensors")[0] for folder in (two, one))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_results_are_written_once_and_are_those_of_one_process(two: Path, one: Path) -> None:
+    rows, expected = read_rows(two), read_rows(one)
+    assert [row["method"] for row in rows] == [row["method"] for row in expected]
+    for row, other in zip(rows, expected, strict=True):
+        assert row["member_iterations"] == other["member_iterations"]
+        assert row["test"]["nll"] == pytest.approx(other["test"]["nll"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_table_is_printed_once(two: Path) -> None:
+    printed = (two / "stdout.txt").read_text()
+    assert printed.count("│ PFGE ") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_batch_norm_refreshed_by_two_processes_is_that_of_one(two: Path, one: Path, rank: int) -> None:
+    fresh = Ensemble.load(two / f"measured-{rank}" / "fresh", small_conv)
+    expected = Ensemble.load(one / "measured" / "fresh", small_conv)
+    given = Ensemble.load(one / "given", small_conv)
+    for member, other, before in zip(fresh.members, expected.members, given.members, strict=True):
+        torch.testing.assert_close(member, other, rtol=1e-5, atol=1e-6)
+        assert member["1.num_batches_tracked"] == 5
+        assert not torch.allclose(member["1.running_var"], before["1.running_var"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_evaluation_by_two_processes_is_that_of_one(two: Path, one: Path, rank: int) -> None:
+    measured, expected = (
+        json.loads((folder / "measured.json").read_text())
+        for folder in (two / f"measured-{rank}", one / "measured")
+    )
+    assert measured.keys() == expected.keys()
+    for part in ("pooled", "last"):
+        assert measured[part] == pytest.approx(expected[part], rel=1e-4)
+    for part in ("members", "growing"):
+        assert measured[part] == [pytest.approx(each, rel=1e-4) for each in expected[part]]
+
+
+@pytest.mark.slow
+def test_the_product_launches_its_processes_itself_and_prints_one_table(one: Path, tmp_path: Path) -> None:
+    (tmp_path / "pfge_command.py").write_text(
+        "import sys\nfrom pfge.cli.main import main\nsys.exit(main())\n"
+    )
+    overrides = (*SETTINGS, *PLAIN, *TWO, "ensemble.methods=['PFGE']")
+    settings = [part for setting in overrides for part in ("--set", setting)]
+    out = tmp_path / "run"
+    printed = launch(str(tmp_path / "pfge_command.py"), "compare", "--out", str(out), *settings)
+    assert printed.count("│ PFGE ") == 1
+    assert [row["method"] for row in read_rows(tmp_path)] == ["w0", "PFGE"]
+    found = read_tensors(out / "seed-1" / "w0.safetensors")[0]
+    expected = read_tensors(one / "run" / "seed-1" / "w0.safetensors")[0]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+# Members that another process writes
+
+
+def test_a_follower_counts_members_without_writing_them(tmp_path: Path) -> None:
+    store = FollowerStore(tmp_path / "members")
+    store.begin("FGE")
+    store.append(2, view_weights(make_mlp()))
+    store.append(4, view_weights(make_mlp()))
+    assert store.iterations == [2, 4]
+    assert not (tmp_path / "members").exists()
+
+
+def test_a_follower_reads_the_members_where_the_first_wrote_them(tmp_path: Path) -> None:
+    folder = EnsembleFolder(tmp_path)
+    for seed in (1, 2):
+        folder.append(view_weights(make_mlp(seed)), seed)
+    members = FollowerStore(tmp_path).members()
+    assert len(members) == 2
+    for seed, member in zip((1, 2), members, strict=True):
+        assert_same_weights(member, view_weights(make_mlp(seed)))
+
+
+def test_a_follower_continues_from_the_state_that_the_first_saved(tmp_path: Path) -> None:
+    store = FollowerStore(tmp_path)
+    store.load_state_dict({"iterations": [2, 4]})
+    store.append(6, {})
+    assert store.state_dict() == {"iterations": [2, 4, 6]}
+
+
+def test_a_follower_begins_without_members(tmp_path: Path) -> None:
+    store = FollowerStore(tmp_path)
+    store.append(2, {})
+    store.begin("FGE")
+    assert store.iterations == []

@@ -1,0 +1,136 @@
+"""A run's folder: it describes itself, one process uses it, and another config does not."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from pfge import StorageError, storage
+from pfge.lab.config import Experiment, load_experiment
+from pfge.lab.run_folder import RunFolder, describe_environment
+
+
+def changed(*overrides: str) -> Experiment:
+    return load_experiment(None, overrides)
+
+
+def refused(path: Path, experiment: Experiment) -> str:
+    with pytest.raises(StorageError) as caught, RunFolder(path).opened(experiment):
+        pass
+    return str(caught.value)
+
+
+def test_a_new_folder_holds_its_config_and_environment(tmp_path: Path) -> None:
+    experiment = changed("ensemble.high=0.1")
+    with RunFolder(tmp_path / "deep" / "run").opened(experiment):
+        pass
+    assert load_experiment(tmp_path / "deep" / "run" / "config.toml") == experiment
+    environment = json.loads((tmp_path / "deep" / "run" / "environment.json").read_text())
+    assert environment["torch"] == torch.__version__
+
+
+def test_an_empty_folder_is_a_new_one(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).opened(Experiment()):
+        assert (tmp_path / "config.toml").exists()
+
+
+def test_the_same_config_continues_and_changes_no_file(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with folder.opened(Experiment()):
+        folder.results.write_text("a result\n")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with folder.opened(Experiment()):
+        pass
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_settings_without_effect_may_change_between_two_runs(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).opened(Experiment()):
+        pass
+    with RunFolder(tmp_path).opened(changed("engine.checkpoint_seconds=1", "data.root=/other")):
+        assert load_experiment(tmp_path / "config.toml") == Experiment()
+
+
+def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).opened(Experiment()):
+        pass
+    assert refused(tmp_path, changed("ensemble.high=0.1")) == (
+        f"{tmp_path} was made by another config, where this one has ensemble.high = 0.1 (was 0.05); "
+        "run it with the same config, or give another --out"
+    )
+    assert load_experiment(tmp_path / "config.toml") == Experiment()
+
+
+def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    message = refused(tmp_path, Experiment())
+    assert message == f"{tmp_path} holds other files and no run; give an empty or new --out"
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / below
+    assert refused(path, Experiment()).startswith(f"{path} must be a folder, but a file is in its way")
+
+
+def test_a_second_user_is_refused_while_the_first_has_it(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).opened(Experiment()):
+        message = refused(tmp_path, Experiment())
+    assert message == f"{tmp_path} is in use by another process; wait for it, or give another --out"
+
+
+def test_a_folder_is_free_again_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), RunFolder(tmp_path).opened(Experiment()):
+        raise ZeroDivisionError
+    with RunFolder(tmp_path).opened(Experiment()):
+        assert (tmp_path / "config.toml").exists()
+
+
+class Killed(BaseException):
+    """Stands for the end of a process."""
+
+
+@pytest.mark.parametrize("replaced", [0, 1, 2])
+def test_a_process_that_was_killed_at_its_start_leaves_a_folder_to_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: int
+) -> None:
+    """The two files are written as .part and then renamed; the kill comes after so many renames."""
+    renames = 0
+    rename = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        nonlocal renames
+        if renames == replaced:
+            raise Killed
+        renames += 1
+        return rename(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", replace)
+        patched.setattr(Path, "unlink", lambda *_, **__: None)  # the dead tidy nothing up
+        patched.setattr(storage.os, "getpid", lambda: 12345)
+        with pytest.raises(Killed), RunFolder(tmp_path).opened(Experiment()):
+            raise Killed
+    assert len(list(tmp_path.glob(".*.12345.part"))) == (replaced < 2)
+    with RunFolder(tmp_path).opened(Experiment()):
+        assert load_experiment(tmp_path / "config.toml") == Experiment()
+
+
+def test_seeds_and_ensembles_have_their_own_folders(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.of_seed(7) == tmp_path / "seed-7"
+    assert (tmp_path / "seed-7").is_dir()
+    assert folder.ensemble(7, "PFGE") == tmp_path / "seed-7" / "ensembles" / "PFGE"
+
+
+def test_the_environment_names_what_ran_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/bin/pfge", "compare", "a.toml"])
+    environment = describe_environment()
+    assert environment["command"] == "pfge compare a.toml"
+    assert environment["cores"] == os.cpu_count()
+    assert environment["threads"] == torch.get_num_threads()
+    assert environment["processor"]

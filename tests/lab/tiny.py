@@ -1,0 +1,67 @@
+"""A comparison small enough to be run many times in a test."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from pfge.lab.compare import compare
+from pfge.lab.config import Experiment, load_experiment
+from pfge.lab.progress import Reporter
+
+SETTINGS = (
+    "name=tiny",
+    "seeds=[1]",
+    "data.batch_norm_images=100",
+    "pretrain.epochs=0.5",  # 10 iterations
+    "ensemble.unit=iterations",
+    "ensemble.cycle=2",
+    "ensemble.period=4",
+    "ensemble.length=16",
+)
+PRETRAINING = 10
+LENGTH = 16
+PERIOD = 4
+
+
+def tiny(*overrides: str) -> Experiment:
+    """Return an experiment on digits that takes part of a second."""
+    return load_experiment(None, [*SETTINGS, *overrides])
+
+
+def run(experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
+    """Run a comparison and return its results."""
+    return compare(experiment, folder, Reporter(quiet=True))
+
+
+class Stopped(Exception):  # noqa: N818 - no error of the product
+    """Stands for the end of a process."""
+
+
+@contextmanager
+def counted_steps(stop_after: int | None = None) -> Iterator[list[int]]:
+    """Count the steps of all optimizers in the list's only entry; stop after one of them if asked to."""
+    count = [0]
+
+    def note(*_: object) -> None:
+        count[0] += 1
+        if count[0] == stop_after:
+            raise Stopped
+
+    handle = register_optimizer_step_post_hook(note)
+    try:
+        yield count
+    finally:
+        handle.remove()
+
+
+def outcome(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of everything that a finished run is for."""
+    files = [
+        folder / "results.jsonl",
+        *folder.glob("seed-*/w0.safetensors"),
+        *folder.glob("seed-*/ensembles/*/*"),
+    ]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
