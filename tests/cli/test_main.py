@@ -14,7 +14,8 @@ import torch
 import pfge
 from pfge import storage
 from pfge.cli.main import main
-from pfge.lab.config import ConfigError, load_experiment
+from pfge.lab.config import ConfigError
+from pfge.lab.config_file import load_experiment
 from pfge.lab.run_folder import RunFolder
 from tests.lab.tiny import SETTINGS, outcome, run, tiny
 

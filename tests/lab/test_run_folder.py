@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from pfge import StorageError, storage
-from pfge.lab.config import Experiment, load_experiment
+from pfge.lab.config import Experiment
+from pfge.lab.config_file import load_experiment
 from pfge.lab.run_folder import RunFolder, describe_environment
 
 

@@ -1,0 +1,122 @@
+"""An experiment as TOML: read with overrides, written whole, compared setting by setting."""
+
+import dataclasses
+import difflib
+import json
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+from pfge.lab.config import ConfigError, Experiment, flatten
+
+WITHOUT_EFFECT = ("data.root", "data.download", "data.workers", "engine.checkpoint_seconds")
+"""Settings that a run may be continued with when they have changed."""
+
+
+def load_experiment(path: Path | None, overrides: typing.Sequence[str] = ()) -> Experiment:
+    """Read an experiment, or take the default one, and apply overrides such as `ensemble.high=0.1`."""
+    table: dict[str, Any] = {}
+    if path is not None:
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"there is no config file {path}; give the path of a .toml file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} must be TOML: {error}") from None
+    for override in overrides:
+        _override(table, override)
+    experiment: Experiment = _parse(Experiment, table, "")
+    return experiment
+
+
+def differences(old: Experiment, new: Experiment) -> list[str]:
+    """Return the settings of `new` that would give other results than `old`, each with both values."""
+    found = []
+    for key, value in flatten(new).items():
+        if key not in WITHOUT_EFFECT and value != (before := flatten(old)[key]):
+            found.append(f"{key} = {_toml(value)} (was {_toml(before)})")
+    return found
+
+
+def to_toml(experiment: Experiment) -> str:
+    """Return the experiment as TOML, every setting written out."""
+    tables = dataclasses.asdict(experiment)
+    lines = [f"{key} = {_toml(value)}" for key, value in tables.items() if not isinstance(value, dict)]
+    for name, table in tables.items():
+        if isinstance(table, dict):
+            lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise ConfigError(
+            f"an override is written key=value, got {override!r}; for example ensemble.high=0.1"
+        )
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a word needs no quotes on the command line
+    *path, name = key.strip().split(".")
+    for part in path:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{key.strip()!r} is not a setting: {part} is no table")
+    table[name] = value
+
+
+def _parse(kind: type[Any], table: Any, prefix: str) -> Any:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{prefix.rstrip('.')} must be a table, got {table!r}")
+    kinds = typing.get_type_hints(kind)
+    for key in table:
+        if key not in kinds:
+            close = difflib.get_close_matches(key, kinds, n=1)
+            hint = f"did you mean {prefix}{close[0]}? " if close else ""
+            raise ConfigError(f"{prefix}{key} is not a setting; {hint}allowed: {', '.join(kinds)}")
+    return kind(**{key: _convert(kinds[key], value, prefix + key) for key, value in table.items()})
+
+
+def _convert(kind: Any, value: Any, key: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _parse(typing.cast("type[Any]", kind), value, f"{key}.")
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        if value not in arguments:
+            raise ConfigError(f"{key} must be one of {', '.join(map(repr, arguments))}, got {value!r}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ConfigError(f"{key} must be a list, got {value!r}")
+        return tuple(_convert(arguments[0], item, key) for item in value)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{key} must be a table, got {value!r}")
+        return value
+    allowed = arguments if origin is types.UnionType else (kind,)
+    # bool is an int to Python, not to people; an int is a fine float.
+    if type(value) in allowed:
+        return value
+    if type(value) is int and float in allowed:
+        return float(value)
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    raise ConfigError(f"{key} must be {' or '.join(names[item] for item in allowed)}, got {value!r}")
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return repr(value)
+        case str():
+            # A JSON string is one of TOML's, but for this one character.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return "[" + ", ".join(map(_toml, value)) + "]"
+        case dict():
+            return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+    raise ConfigError(f"a setting must be text, a number, true or false, a list or a table, got {value!r}")
