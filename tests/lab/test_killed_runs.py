@@ -44,7 +44,7 @@ SETTINGS = (
     "ensemble.cycle=20",
     "ensemble.period=60",
     "ensemble.length=240",
-    "engine.checkpoint_seconds=0",
+    "engine.checkpoint_seconds=0.05",
 )
 
 
@@ -91,7 +91,7 @@ def test_a_killed_command_ends_with_the_bytes_of_one_that_was_not(workplace: Pat
         (seed / "pfge.checkpoint").exists,
     ]
     for reached in stages:
-        kill_when(start(workplace, out), reached, delay=random_delay.uniform(0, 0.1))
+        kill_when(start(workplace, out), reached, delay=random_delay.uniform(0, 0.08))
     finish(start(workplace, out))
     finish(start(workplace, workplace / "whole"))
     assert len(outcome(out)) == 1 + 1 + 4 + (1 + 12 + 12 + 4)  # results, w0, manifests and members
