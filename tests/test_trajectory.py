@@ -191,6 +191,38 @@ def test_resuming_at_any_iteration_is_bit_identical(
         assert_same_weights(second.model.state_dict(), run.model.state_dict())
 
 
+def test_resuming_in_another_memory_order_is_bit_identical(tmp_path: Path) -> None:
+    def start() -> tuple[Trajectory, PFGE]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Conv2d(5, 7, 3)).bfloat16()
+        model = model.to(memory_format=torch.channels_last)
+        pfge = PFGE(2, 4)
+        return Trajectory(model, make_sgd(model), Constant(0.05), [pfge]), pfge
+
+    def go_on(trajectory: Trajectory, last: int) -> None:
+        while trajectory.iteration < last:
+            generator = torch.Generator().manual_seed(trajectory.iteration)
+            inputs = torch.randn(2, 3, 6, 6, generator=generator).bfloat16()
+            trajectory.optimizer.zero_grad()
+            trajectory.model(inputs.contiguous(memory_format=torch.channels_last)).square().mean().backward()
+            trajectory.before_update()
+            trajectory.optimizer.step()
+            trajectory.after_update()
+
+    whole, expected = start()
+    go_on(whole, 8)
+    first, _ = start()
+    go_on(first, 3)
+    save_checkpoint(tmp_path / "state", first.state_dict())
+    second, found = start()
+    second.load_state_dict(load_checkpoint(tmp_path / "state"))
+    momentum = second.optimizer.state[second.model[0].weight]["momentum_buffer"]
+    assert momentum.is_contiguous(memory_format=torch.channels_last)
+    go_on(second, 8)
+    for one, two in zip(found.members(), expected.members(), strict=True):
+        assert_same_weights(one, two)
+
+
 def test_resuming_with_other_collectors_is_refused() -> None:
     state = train(make_mlp(), [SWA(2)], 3).state_dict()
     with pytest.raises(ValueError, match="resumes with the collectors it had"):

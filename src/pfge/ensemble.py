@@ -24,6 +24,7 @@ class Ensemble:
         members: The weights of each member; a list, or a sequence that reads them when asked.
         build_model: Returns a new module of the members' architecture, whose output is logits [N, C].
         method: How the members were made, for the manifest.
+        model: How the module is built, for the manifest; the name of `build_model` if None.
         iterations: The iteration of each member, for the manifest.
         forward: Calls the module on a batch that is no tensor, dict or pair, and returns the logits.
     """
@@ -34,6 +35,7 @@ class Ensemble:
         build_model: Callable[[], nn.Module],
         *,
         method: str | None = None,
+        model: str | None = None,
         iterations: Sequence[int | None] | None = None,
         forward: Callable[[nn.Module, Any], Tensor] | None = None,
     ):
@@ -47,6 +49,7 @@ class Ensemble:
         self.members = members
         self.build_model = build_model
         self.method = method
+        self.model = model or _name_of(build_model)
         self.iterations = list(iterations) if iterations is not None else [None] * len(members)
         self.device = torch.device("cpu")
         self._forward = forward or call_model
@@ -150,7 +153,7 @@ class Ensemble:
         """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""
         path = Path(folder)
         prepare_for_overwrite(path)
-        target = EnsembleFolder(path, method=self.method, model=_name_of(self.build_model))
+        target = EnsembleFolder(path, method=self.method, model=self.model)
         target.commit([target.write(m, i) for m, i in zip(self.members, self.iterations, strict=True)])
 
     @classmethod
@@ -168,12 +171,22 @@ class Ensemble:
         """
         source = EnsembleFolder.open(Path(folder))
         return cls(
-            source.members(), build_model, method=source.method, iterations=source.iterations, forward=forward
+            source.members(),
+            build_model,
+            method=source.method,
+            model=source.model,
+            iterations=source.iterations,
+            forward=forward,
         )
 
     def _with(self, members: Sequence[Weights], iterations: Sequence[int | None]) -> "Ensemble":
         ensemble = Ensemble(
-            members, self.build_model, method=self.method, iterations=iterations, forward=self._forward
+            members,
+            self.build_model,
+            method=self.method,
+            model=self.model,
+            iterations=iterations,
+            forward=self._forward,
         )
         ensemble.device = self.device
         return ensemble

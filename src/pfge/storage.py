@@ -65,7 +65,10 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
     with atomic_path(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode  # what the user's umask allows; the library would allow less
-        save_file(owned, temporary, metadata)
+        try:
+            save_file(owned, temporary, metadata)
+        except SafetensorError as error:  # a full disk, too, comes as this
+            raise StorageError(f"{path} could not be written: {error}") from None
         temporary.chmod(mode)
 
 

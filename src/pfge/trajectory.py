@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from pfge.collectors.base import Collector, Restart
 from pfge.schedules import Schedule
-from pfge.weights import buffer_names, load_weights, view_weights
+from pfge.weights import buffer_names, in_memory_order_of, load_weights, view_weights
 
 
 class Trajectory:
@@ -111,6 +111,10 @@ class Trajectory:
             )
         load_weights(self.model, state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
+        for parameter, kept in self.optimizer.state.items():
+            for key, value in kept.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    kept[key] = in_memory_order_of(parameter, value)
         self.iteration = state["iteration"]
         self._rate_ratios = list(state["rate_ratios"])
         self._begun = state["begun"]

@@ -84,11 +84,21 @@ def average_into(mean: Weights, new: Weights, count: int, copied: Collection[str
 def move_towards(mean: Weights, new: Weights, fraction: float, copied: Collection[str] = ()) -> None:
     """Move a point a fraction of the way to another, in place; see `average_into` for what is copied."""
     for name, tensor in new.items():
-        mean[name] = mean[name].to(tensor.device)  # one that comes from a checkpoint may lie elsewhere
+        mean[name] = in_memory_order_of(tensor, mean[name])
         if is_averaged(tensor) and name not in copied:
             mean[name].lerp_(tensor.detach().to(mean[name].dtype), fraction)
         else:
             mean[name].copy_(tensor)
+
+
+def in_memory_order_of(like: Tensor, tensor: Tensor) -> Tensor:
+    """Return the tensor on the device and with the strides of another; itself if it is so already.
+
+    What comes from a file may lie elsewhere or in another order, on which rounding may depend.
+    """
+    if tensor.device == like.device and tensor.stride() == like.stride():
+        return tensor
+    return torch.empty_like(like, dtype=tensor.dtype).copy_(tensor)
 
 
 def interpolate(start: Weights, end: Weights, t: float) -> Weights:

@@ -1,5 +1,6 @@
 """The data of an experiment: how many images of each part, and always the same ones."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pfge.lab.bench import open_bench
 from pfge.lab.config import ConfigError
 from pfge.lab.data import DataError, Images, ImageSet, Splits
 from pfge.lab.progress import Reporter
+from pfge.weights import view_weights
 from tests.lab.tiny import tiny
 
 # Digits have 1000 images for training and 797 for testing.
@@ -91,3 +93,17 @@ def test_fewer_than_no_images_are_refused(key: str) -> None:
 def test_more_images_than_there_are_are_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
         splits_of(tmp_path, *overrides)
+
+
+def test_a_model_that_cannot_take_the_images_is_refused_before_any_work(tmp_path: Path) -> None:
+    message = r"model.name = 'vgg16' must take the images of data.name = 'digits', which are \[1, 8, 8\]: "
+    with pytest.raises(ConfigError, match=message):
+        splits_of(tmp_path, "model.name=vgg16")
+
+
+def test_a_saved_ensemble_says_how_its_model_is_built(tmp_path: Path) -> None:
+    with open_bench(tiny(), tmp_path / "run", Reporter(quiet=True)) as bench:
+        ensemble = bench.make_ensemble([view_weights(bench.build_model())])
+        ensemble.save(tmp_path / "saved")
+    manifest = json.loads((tmp_path / "saved" / "manifest.json").read_text())
+    assert manifest["model"] == "small_conv(classes=10)"

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from safetensors import SafetensorError
-
 import pfge
 from pfge.cli import compare, pretrain, table
 
@@ -27,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = _show_warning
     try:
         code: int = options.run(options)
-    except (ValueError, OSError, SafetensorError) as error:  # the last when a disk is full
+    except (ValueError, OSError) as error:
         if options.traceback:
             raise
         print(f"pfge: error: {' '.join(str(error).splitlines())}", file=sys.stderr)

@@ -78,8 +78,8 @@ class Collector(ABC):
         """Return the constructor call, for messages and manifests."""
 
     def last_use(self, iterations: int) -> int:
-        """Return the last of that many iterations that this collector makes any use of."""
-        return next((i for i in range(iterations, 0, -1) if self.due(i)), 0)
+        """Return the last of that many iterations that serves a member: all, unless members are periods."""
+        return iterations
 
 
 def require_cycle(cycle: int, phase: int) -> None:

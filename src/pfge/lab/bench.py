@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import SGD
 
 from pfge.ensemble import Ensemble
-from pfge.lab.config import DataSettings, Experiment
+from pfge.lab.config import ConfigError, DataSettings, Experiment
 from pfge.lab.data import (
     Augmentation,
     Batch,
@@ -20,6 +20,7 @@ from pfge.lab.data import (
     Normalization,
     Splits,
     TrainingSource,
+    evaluation_batches,
     halve_test,
     load_data,
     take,
@@ -47,7 +48,9 @@ class Bench:
     @classmethod
     def set_up(cls, experiment: Experiment, folder: RunFolder, engine: Engine, reporter: Reporter) -> "Bench":
         """Load the data of an experiment."""
-        return cls(experiment, folder, engine, _load_splits(experiment.data), reporter)
+        bench = cls(experiment, folder, engine, _load_splits(experiment.data), reporter)
+        bench._require_fitting_model()
+        return bench
 
     def build_model(self, **options: Any) -> nn.Module:
         """Return a new model; its initial weights depend on the caller's random state.
@@ -62,6 +65,25 @@ class Bench:
             **self.experiment.model.options | options,
         )
         return self.engine.place(model)
+
+    def _require_fitting_model(self) -> None:
+        """Try the model on an image before any work goes into it."""
+        with torch.random.fork_rng(), torch.no_grad():
+            model = self.build_model().eval()
+            (batch,) = evaluation_batches(
+                self.splits.test.select([0]),
+                self.splits.normalization,
+                batch_size=1,
+                device=self.engine.device,
+            )
+            try:
+                self.engine.forward(model, batch)
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0]
+                raise ConfigError(
+                    f"model.name = {self.experiment.model.name!r} must take the images of data.name = "
+                    f"{self.experiment.data.name!r}, which are {list(batch[0].shape[1:])}: {reason}"
+                ) from None
 
     def build_seeded_model(self, seed: int, **options: Any) -> nn.Module:
         """Return a new model whose initial weights depend on the seed."""
@@ -86,7 +108,10 @@ class Bench:
 
     def make_ensemble(self, members: Sequence[Weights], **about: Any) -> Ensemble:
         """Return an ensemble of these members on the engine's device."""
-        ensemble = Ensemble(members, self.build_model, forward=self.engine.forward, **about)
+        settings = self.experiment.model
+        options = "".join(f", {name}={value!r}" for name, value in settings.options.items())
+        model = f"{settings.name}(classes={len(self.splits.train.class_names)}{options})"
+        ensemble = Ensemble(members, self.build_model, model=model, forward=self.engine.forward, **about)
         return ensemble.to(self.engine.device)
 
     def load_ensemble(self, path: Path) -> Ensemble:

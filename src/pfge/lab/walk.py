@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import Optimizer
 
 from pfge.checkpoint import load_checkpoint, save_checkpoint
 from pfge.lab.data import Batch, TrainingSource
@@ -55,7 +54,6 @@ def walk(
     found = next((file for file in (checkpoint, start) if file and file.exists()), None)
     if found is not None:
         trajectory.load_state_dict(load_checkpoint(found))
-        _restore_memory_order(trajectory.optimizer)
     if trajectory.iteration >= iterations:
         return
     process = engine.share[0]
@@ -91,11 +89,3 @@ def walk(
             backward=engine.backward,
         )
     engine.wait_for_all()
-
-
-def _restore_memory_order(optimizer: Optimizer) -> None:
-    """Give state that was read from a file the strides of its parameter, on which rounding may depend."""
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
-                state[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
