@@ -111,9 +111,9 @@ def main() -> None:
     if options.memory_of:
         peak_memory_of_one_loop(options.memory_of == "1")
         return
-    pairs = 41 if options.quick else 151
+    pairs = 21 if options.quick else 151
     small = measure_time("small_conv", 1, 8, 50, pairs)
-    large = measure_time("small_conv", 3, 32, 64, 9 if options.quick else 41)
+    large = measure_time("small_conv", 3, 32, 64, 5 if options.quick else 41)
     copies = measure_memory()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, c = {CYCLE}, P = {PERIOD}\n")
     print(f"{'measured':<58}{'value':>8}{'at most':>9}")

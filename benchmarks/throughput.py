@@ -3,7 +3,7 @@
     python -m benchmarks.throughput [--quick]
 
 Three loops take turns in one run, a block of steps each; ratios are medians over rounds.
-- plain: contiguous memory, eager, a DataLoader whose 4 workers crop, flip and normalise image by image, as
+- plain: contiguous memory, eager, a DataLoader whose 2 workers crop, flip and normalise image by image, as
   the reference programs do.
 - lab: what `pfge compare` runs with channels-last memory and torch.compile, PFGE collecting at c = 10.
 - bare: a hand-written loop with the lab's settings and batches.
@@ -86,7 +86,7 @@ def bare_loop(model: nn.Module, called: nn.Module, batches: Iterator[Batch]) -> 
 def plain_recipe(data: ImageSet) -> Loop:
     """Return the loop of the reference programs."""
     loader = DataLoader(
-        OneByOne(data), batch_size=BATCH, shuffle=True, drop_last=True, num_workers=4, persistent_workers=True
+        OneByOne(data), batch_size=BATCH, shuffle=True, drop_last=True, num_workers=2, persistent_workers=True
     )
 
     def endless() -> Iterator[Batch]:
