@@ -57,3 +57,12 @@ def test_every_layer_is_narrower_in_proportion_to_the_first() -> None:
         *wide, _ = widths(VGG16(classes=10))
     assert [4 * width for width in narrow] == wide
     assert classes == 10
+
+
+def test_the_head_drops_half_of_its_values_unless_told_otherwise() -> None:
+    def shares(model: VGG16) -> list[float]:
+        return [layer.p for layer in model.classifier if isinstance(layer, nn.Dropout)]
+
+    with torch.device("meta"):
+        assert shares(VGG16(classes=10)) == [0.5, 0.5]
+        assert shares(VGG16(classes=10, dropout=0.1)) == [0.1, 0.1]

@@ -16,9 +16,10 @@ class VGG16(nn.Module):
         classes: How many classes to tell apart.
         channels: How many channels an image has.
         width: Filters of the first convolution, and in proportion of all others; the paper's has 64.
+        dropout: The share of values that the head leaves out in training.
     """
 
-    def __init__(self, classes: int, channels: int = 3, *, width: int = 64) -> None:
+    def __init__(self, classes: int, channels: int = 3, *, width: int = 64, dropout: float = 0.5) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for stage in STAGES:
@@ -28,10 +29,10 @@ class VGG16(nn.Module):
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.classifier = nn.Sequential(
-            nn.Dropout(),
+            nn.Dropout(dropout),
             nn.Linear(channels, channels),
             nn.ReLU(inplace=True),
-            nn.Dropout(),
+            nn.Dropout(dropout),
             nn.Linear(channels, channels),
             nn.ReLU(inplace=True),
             nn.Linear(channels, classes),
