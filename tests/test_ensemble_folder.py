@@ -62,6 +62,14 @@ def test_a_crash_while_saving_leaves_the_old_ensemble(folder: Path, monkeypatch:
     torch.testing.assert_close(loaded.predict(X), expected().mean(0))
 
 
+@pytest.mark.parametrize("left", ["member-0123.safetensors", "member.draft", ".manifest.json.77.part"])
+def test_what_a_killed_process_left_does_not_stop_the_next_save(tmp_path: Path, left: str) -> None:
+    (tmp_path / left).write_bytes(b"half")
+    Ensemble(make_members(), make_mlp).save(tmp_path)
+    torch.testing.assert_close(Ensemble.load(tmp_path, make_mlp).predict(X), expected().mean(0))
+    assert len(list(tmp_path.iterdir())) == 4
+
+
 def test_saving_among_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_text("x")
     with pytest.raises(StorageError, match="holds other files and no ensemble; choose"):

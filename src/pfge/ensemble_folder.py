@@ -19,6 +19,7 @@ from pfge.weights import Weights
 FORMAT = "pfge-ensemble"
 VERSION = 1
 MANIFEST = "manifest.json"
+DRAFT = "member.draft"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class EnsembleFolder:
     def write(self, weights: Weights, iteration: int | None) -> Entry:
         """Write one member's file, which does not count until `commit` names it."""
         self.path.mkdir(parents=True, exist_ok=True)
-        draft = self.path / "member.draft"
+        draft = self.path / DRAFT
         write_tensors(draft, weights)
         digest = checksum(draft)
         # The digest in the name: a new member never overwrites a file that the old manifest names.
@@ -93,8 +94,8 @@ class EnsembleFolder:
         write_json(self.path / MANIFEST, manifest)
         self.entries = list(entries)
         counted = {entry.file for entry in entries}
-        for file in self.path.glob("member-*.safetensors"):
-            if file.name not in counted:
+        for file in self.path.iterdir():
+            if _is_ours(file) and file.name not in counted:
                 file.unlink(missing_ok=True)
 
     def append(self, weights: Weights, iteration: int | None) -> None:
@@ -133,8 +134,13 @@ def prepare_for_overwrite(path: Path) -> None:
     """Refuse a folder whose files are somebody else's."""
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path} must be a folder, but it is a file; choose another name")
-    if path.is_dir() and any(path.iterdir()) and not (path / MANIFEST).exists():
+    if path.is_dir() and not (path / MANIFEST).exists() and not all(map(_is_ours, path.iterdir())):
         raise StorageError(f"{path} holds other files and no ensemble; choose an empty or new folder")
+
+
+def _is_ours(file: Path) -> bool:
+    """Tell whether the file is a member or what a process that was killed may have left of one."""
+    return file.name == DRAFT or file.match("member-*.safetensors") or file.match(".*.part")
 
 
 def _parse_entries(path: Path, manifest: dict[str, Any]) -> list[Entry]:

@@ -1,8 +1,6 @@
 """Turn what a method collected into a saved ensemble and a line of results."""
 
-import shutil
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from pfge.collectors import Collector
@@ -42,18 +40,13 @@ def record(bench: Bench, seed: int, setting: Setting, method: str, collector: Co
     if not saved:
         raw = bench.make_ensemble(collector.members(), method=str(collector), iterations=collector.iterations)
         fresh = bench.refresh_batch_norm(raw, seed, f"seed {seed}: BatchNorm of {method}")
-        bench.engine.first_does(lambda: _save(fresh, path))
+        bench.engine.first_does(lambda: fresh.save(path))
     last = setting.members if method in STARRED else None
     _measure(bench, seed, method, bench.load_ensemble(path), iterations=setting.iterations, last=last)
 
 
 def _rows(bench: Bench, seed: int) -> set[str]:
     return {row["method"] for row in read_results(bench.folder.results) if row["seed"] == seed}
-
-
-def _save(ensemble: Ensemble, path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)  # a process that was killed while saving left members alone
-    ensemble.save(path)
 
 
 def _measure(
