@@ -44,7 +44,7 @@ SETTINGS = (
     "ensemble.cycle=20",
     "ensemble.period=60",
     "ensemble.length=240",
-    "engine.checkpoint_seconds=0.05",
+    "engine.checkpoint_seconds=0",  # after every update, so that no stage is over before it is killed
 )
 
 
