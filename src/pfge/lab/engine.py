@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfge.lab.config import ConfigError, EngineSettings
+from pfge.lab.heap import keep_freed_memory
 
 
 class Engine:
@@ -27,6 +28,8 @@ class Engine:
         except (ValueError, TypeError, RuntimeError, ImportError) as error:
             raise ConfigError(f"the settings in [engine] do not fit this machine: {error}") from None
         self._fabric.launch()
+        if self.device.type == "cpu":
+            keep_freed_memory()
 
     @property
     def device(self) -> torch.device:
