@@ -55,6 +55,7 @@ def test_importing_pfge_loads_torch_and_safetensors_only() -> None:
         "rich",
         "lightning",
         "torchvision",
+        "torchmetrics",
         "PIL",
         "torch._dynamo",
         "pfge.lab",
