@@ -1,0 +1,128 @@
+"""Data sets whose images are corrupted: at once if they are in memory, else batch by batch."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Never, Self, overload
+
+import torch
+from torch import Tensor
+
+from pfge.lab.corruptions import corrupt, require_corruption
+from pfge.lab.data.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.inputs import ToInputs, in_memory_order
+from pfge.lab.data.sources import Batch, EvaluationSource, Images, StreamedImages
+
+
+@overload
+def corrupted(data: ImageSet, name: str, strength: int, seed: int) -> ImageSet: ...
+
+
+@overload
+def corrupted(data: Images, name: str, strength: int, seed: int) -> Images: ...
+
+
+def corrupted(data: Images, name: str, strength: int, seed: int) -> Images:
+    """Return the data with corrupted images and the same labels.
+
+    Args:
+        data: images in memory or streamed; streamed ones are for evaluation only.
+        name: one of `pfge.lab.corruptions.CORRUPTIONS`.
+        strength: from 1, mild, to 5.
+        seed: decides random corruptions, together with an image's position in `data`.
+    """
+    require_corruption(name, strength)
+    if isinstance(data, ImageSet):
+        return replace(data, images=corrupt(data.images, name, strength, seed))
+    return CorruptedStream(data, name, strength, seed, range(len(data)))
+
+
+@dataclass(frozen=True, eq=False)
+class CorruptedStream:
+    """Streamed images that are corrupted when a batch needs them.
+
+    Attributes:
+        images: the images as they are.
+        name: how they are corrupted.
+        strength: how much.
+        seed: decides random corruptions.
+        positions: where each image stood in the data that was corrupted, so that a selection of
+            corrupted images has the same pixels.
+    """
+
+    images: StreamedImages
+    name: str
+    strength: int
+    seed: int
+    positions: Sequence[int]
+
+    @property
+    def labels(self) -> Tensor:
+        """The class number of each image, int64 [N]."""
+        return self.images.labels
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What each class number stands for."""
+        return self.images.class_names
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def select(self, indices: Tensor | Sequence[int]) -> Self:
+        """Return the images at `indices`, in that order."""
+        positions = [self.positions[int(index)] for index in indices]
+        return replace(self, images=self.images.select(indices), positions=positions)
+
+    def training_batches(self, *_arguments: object, **_options: object) -> Never:
+        """Raise an error: corruptions are a test of what was trained without them."""
+        raise DataError("corrupted images are for evaluation only; train on the data as it is")
+
+    def evaluation_batches(
+        self,
+        normalization: Normalization,
+        *,
+        batch_size: int,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        channels_last: bool = False,
+    ) -> "CorruptedBatches":
+        """Return all images in order, corrupted by this process."""
+        channels = len(normalization.mean)
+        # A stream gives normalised inputs only; with these numbers they are the pixels themselves.
+        as_pixels = Normalization((0.0,) * channels, (1 / 255,) * channels)
+        pixels = self.images.evaluation_batches(as_pixels, batch_size=batch_size, workers=workers)
+        return CorruptedBatches(self, pixels, normalization, device, channels_last)
+
+
+class CorruptedBatches:
+    """All images of a corrupted stream once, in order, as often as it is iterated."""
+
+    def __init__(
+        self,
+        stream: CorruptedStream,
+        pixels: EvaluationSource,
+        normalization: Normalization,
+        device: torch.device | str,
+        channels_last: bool,
+    ) -> None:
+        self._stream = stream
+        self._pixels = pixels
+        self._normalization = normalization
+        self._device = device
+        self._channels_last = channels_last
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def __iter__(self) -> Iterator[Batch]:
+        stream, done = self._stream, 0
+        for pixels, labels in self._pixels:
+            positions = stream.positions[done : done + len(labels)]
+            done += len(labels)
+            whole = pixels.round().to(torch.uint8)
+            images = corrupt(whole, stream.name, stream.strength, stream.seed, positions=positions)
+            yield self._to_inputs(images.to(self._device)), labels.to(self._device)
+
+    def _to_inputs(self, images: Tensor) -> Tensor:
+        to_inputs = ToInputs(self._normalization, images, channels_last=self._channels_last)
+        return to_inputs(in_memory_order(images, self._channels_last))
