@@ -12,9 +12,9 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 # Lowest first. A room may import from rooms in rows before its own, or in its own row where that
 # row is one building (`True`).
 ROWS: list[tuple[set[str], bool]] = [
-    ({"schedules", "weights", "calling", "metrics"}, False),
-    ({"members", "storage"}, False),
-    ({"ensemble_folder", "checkpoint", "batch_norm"}, False),
+    ({"schedules", "weights", "calling", "predictions", "binning"}, False),
+    ({"members", "storage", "scores", "uncertainty", "calibration"}, False),
+    ({"ensemble_folder", "checkpoint", "batch_norm", "metrics", "differences"}, False),
     ({"collectors"}, True),
     ({"trajectory", "ensemble"}, False),
     ({"training"}, False),

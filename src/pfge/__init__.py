@@ -1,14 +1,25 @@
 """An ensemble's accuracy and calibration from one training run, in the memory of a few models."""
 
 from pfge.batch_norm import refresh_batch_norm
+from pfge.binning import Reliability
 from pfge.checkpoint import load_checkpoint, save_checkpoint
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Restart
 from pfge.ensemble import Ensemble
-from pfge.metrics import accuracy, brier_score, expected_calibration_error, negative_log_likelihood
+from pfge.metrics import (
+    accuracy,
+    area_under_risk_coverage,
+    brier_score,
+    expected_calibration_error,
+    maximum_calibration_error,
+    negative_log_likelihood,
+    reliability,
+)
 from pfge.schedules import Constant, CosineRestarts, Joined, LinearDecay, Triangular
+from pfge.scores import Scores, StreamingScores, score_examples
 from pfge.storage import StorageError
 from pfge.training import follow
 from pfge.trajectory import Trajectory
+from pfge.uncertainty import disagreement, mutual_information, predictive_entropy
 from pfge.weights import (
     Weights,
     average_into,
@@ -33,23 +44,33 @@ __all__ = [
     "Ensemble",
     "Joined",
     "LinearDecay",
+    "Reliability",
     "Restart",
+    "Scores",
     "StorageError",
+    "StreamingScores",
     "Trajectory",
     "Triangular",
     "Weights",
     "accuracy",
+    "area_under_risk_coverage",
     "average_into",
     "brier_score",
     "copy_weights",
+    "disagreement",
     "distance",
     "expected_calibration_error",
     "follow",
     "interpolate",
     "load_checkpoint",
     "load_weights",
+    "maximum_calibration_error",
+    "mutual_information",
     "negative_log_likelihood",
+    "predictive_entropy",
     "refresh_batch_norm",
+    "reliability",
     "save_checkpoint",
+    "score_examples",
     "view_weights",
 ]

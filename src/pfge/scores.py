@@ -1,0 +1,166 @@
+"""A few numbers for each example, from which every metric follows: of a set, of batches, of processes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed
+
+from pfge.binning import Reliability, bin_by_confidence, sort_by_confidence
+from pfge.predictions import SMALLEST, require_probabilities, require_targets
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """How good the prediction of each example is; all are float64 [N].
+
+    Attributes:
+        confidence: The probability of the most probable class.
+        correct: 1 where that class is the target and 0 elsewhere.
+        log_loss: -log p(target); a p below the smallest float32 counts as that.
+        brier: The squared distance to the one-hot target, from 0 to 2.
+        entropy: The entropy of the prediction, in nats.
+    """
+
+    confidence: Tensor
+    correct: Tensor
+    log_loss: Tensor
+    brier: Tensor
+    entropy: Tensor
+
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    @property
+    def columns(self) -> tuple[Tensor, ...]:
+        """The tensors in the order of the fields."""
+        return self.confidence, self.correct, self.log_loss, self.brier, self.entropy
+
+    def take(self, index: Tensor) -> "Scores":
+        """Return the scores of the examples of these numbers, which may repeat."""
+        return Scores(*(column[index] for column in self.columns))
+
+    def accuracy(self) -> float:
+        """Return the share of right predictions."""
+        return self.correct.mean().item()
+
+    def negative_log_likelihood(self) -> float:
+        """Return the mean log loss."""
+        return self.log_loss.mean().item()
+
+    def brier_score(self) -> float:
+        """Return the mean Brier score."""
+        return self.brier.mean().item()
+
+    def mean_entropy(self) -> float:
+        """Return the mean entropy of the predictions."""
+        return self.entropy.mean().item()
+
+    def reliability(self, bins: int = 15, equal_mass: bool = False) -> Reliability:
+        """Return confidence and accuracy in bins; see `pfge.reliability`."""
+        return bin_by_confidence(self.confidence, self.correct, bins, equal_mass)
+
+    def expected_calibration_error(self, bins: int = 15, equal_mass: bool = False) -> float:
+        """Return the mean gap between confidence and accuracy over bins."""
+        return self.reliability(bins, equal_mass).expected_calibration_error
+
+    def maximum_calibration_error(self, bins: int = 15) -> float:
+        """Return the largest gap between confidence and accuracy of any bin of equal width."""
+        return self.reliability(bins).maximum_calibration_error
+
+    def area_under_risk_coverage(self) -> float:
+        """Return the mean, over k from 1 to N, of the error among the k most confident examples.
+
+        Where equal confidences leave open which examples those are, it is the expected error.
+        """
+        _, accuracy = sort_by_confidence(self.confidence, self.correct)
+        errors = (1 - accuracy.flip(0)).cumsum(0)
+        return (errors / torch.arange(1, len(self) + 1, device=errors.device)).mean().item()
+
+
+def score_examples(probabilities: Tensor, targets: Tensor) -> Scores:
+    """Return the scores of each example.
+
+    Args:
+        probabilities: [N, C], each row summing to one.
+        targets: The true class of each example, [N].
+    """
+    require_targets(probabilities, targets)
+    require_probabilities(probabilities)
+    wide = probabilities.detach().double()
+    targets = targets.to(wide.device, torch.int64)
+    confidence, predicted = wide.max(dim=1)
+    of_target = wide.gather(1, targets[:, None])[:, 0]
+    return Scores(
+        confidence=confidence,
+        correct=(predicted == targets).double(),
+        log_loss=-of_target.clamp(min=SMALLEST).log(),
+        brier=wide.square().sum(dim=1) - 2 * of_target + 1,
+        entropy=torch.special.entr(wide).sum(dim=1),
+    )
+
+
+class StreamingScores:
+    """The scores of batches as they come: 40 bytes an example, whatever the number of classes.
+
+    Args:
+        device: Where the scores are kept; `gather` needs one that the processes' backend works on.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu"):
+        self.device = torch.device(device)
+        self._parts: list[Scores] = []
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self._parts)
+
+    def update(self, probabilities: Tensor, targets: Tensor) -> None:
+        """Count one batch of predictions."""
+        batch = score_examples(probabilities, targets)
+        self._parts.append(Scores(*(column.to(self.device) for column in batch.columns)))
+
+    def join(self, others: Iterable["StreamingScores"]) -> None:
+        """Count what others counted, after what this one did."""
+        for other in others:
+            self._parts += [
+                Scores(*(column.to(self.device) for column in part.columns)) for part in other._parts
+            ]
+
+    def scores(self) -> Scores:
+        """Return the scores of all examples, in the order in which they came."""
+        return _unpacked(self._packed())
+
+    def gather(self) -> Scores:
+        """Return the scores of all processes of torch.distributed, in the order of their ranks.
+
+        Every process calls this; a process may have seen no example. Without processes it is `scores`.
+        """
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return self.scores()
+        mine = self._packed()
+        counts = [
+            torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(distributed.get_world_size())
+        ]
+        distributed.all_gather(counts, counts[0].new_tensor([mine.shape[1]]))
+        # Processes exchange tensors of one shape only, so the shorter ones are filled up.
+        longest = max(int(count) for count in counts)
+        filled = mine.new_zeros(len(mine), longest)
+        filled[:, : mine.shape[1]] = mine
+        everyone = [torch.empty_like(filled) for _ in counts]
+        distributed.all_gather(everyone, filled)
+        return _unpacked(
+            torch.cat(
+                [theirs[:, : int(count)] for theirs, count in zip(everyone, counts, strict=True)], dim=1
+            )
+        )
+
+    def _packed(self) -> Tensor:
+        """Return one row for each field of Scores."""
+        nothing = torch.empty(5, 0, dtype=torch.float64, device=self.device)
+        return torch.cat([nothing, *(torch.stack(part.columns) for part in self._parts)], dim=1)
+
+
+def _unpacked(rows: Tensor) -> Scores:
+    if not rows.shape[1]:
+        raise ValueError("scores need at least one example, got none; call update() with each batch first")
+    return Scores(*rows)
