@@ -2,6 +2,14 @@
 
 from pfge.batch_norm import refresh_batch_norm
 from pfge.binning import Reliability
+from pfge.calibration import (
+    Temperature,
+    fit_member_temperatures,
+    fit_temperature,
+    log_probabilities,
+    scale_logits,
+    scale_probabilities,
+)
 from pfge.checkpoint import load_checkpoint, save_checkpoint
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Restart
 from pfge.ensemble import Ensemble
@@ -49,6 +57,7 @@ __all__ = [
     "Scores",
     "StorageError",
     "StreamingScores",
+    "Temperature",
     "Trajectory",
     "Triangular",
     "Weights",
@@ -60,10 +69,13 @@ __all__ = [
     "disagreement",
     "distance",
     "expected_calibration_error",
+    "fit_member_temperatures",
+    "fit_temperature",
     "follow",
     "interpolate",
     "load_checkpoint",
     "load_weights",
+    "log_probabilities",
     "maximum_calibration_error",
     "mutual_information",
     "negative_log_likelihood",
@@ -71,6 +83,8 @@ __all__ = [
     "refresh_batch_norm",
     "reliability",
     "save_checkpoint",
+    "scale_logits",
+    "scale_probabilities",
     "score_examples",
     "view_weights",
 ]
