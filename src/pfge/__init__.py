@@ -12,6 +12,13 @@ from pfge.calibration import (
 )
 from pfge.checkpoint import load_checkpoint, save_checkpoint
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Restart
+from pfge.differences import (
+    Difference,
+    SeedDifference,
+    paired_bootstrap,
+    paired_bootstrap_of,
+    seed_difference,
+)
 from pfge.ensemble import Ensemble
 from pfge.metrics import (
     accuracy,
@@ -49,12 +56,14 @@ __all__ = [
     "Collector",
     "Constant",
     "CosineRestarts",
+    "Difference",
     "Ensemble",
     "Joined",
     "LinearDecay",
     "Reliability",
     "Restart",
     "Scores",
+    "SeedDifference",
     "StorageError",
     "StreamingScores",
     "Temperature",
@@ -79,6 +88,8 @@ __all__ = [
     "maximum_calibration_error",
     "mutual_information",
     "negative_log_likelihood",
+    "paired_bootstrap",
+    "paired_bootstrap_of",
     "predictive_entropy",
     "refresh_batch_norm",
     "reliability",
@@ -86,5 +97,6 @@ __all__ = [
     "scale_logits",
     "scale_probabilities",
     "score_examples",
+    "seed_difference",
     "view_weights",
 ]

@@ -1,0 +1,145 @@
+"""The difference between two predictors with its uncertainty, over examples or over seeds."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfge.scores import Scores
+
+_DRAWN_AT_ONCE = 2**20  # 8 MB of example numbers
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first minus the second, with an interval that tells how much another test set would change it.
+
+    Attributes:
+        mean: The difference of the means, or of the statistic, over all examples.
+        low: The lower end of the interval.
+        high: The upper end.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether the interval contains 0."""
+        return self.low <= 0 <= self.high
+
+
+@dataclass(frozen=True)
+class SeedDifference:
+    """The first minus the second over runs of the same seeds.
+
+    An interval is the mean and some standard errors to each side: for 95 %, Student's t says 4.3 with 3
+    seeds, 2.8 with 5, 2.3 with 10.
+
+    Attributes:
+        mean: The mean difference.
+        standard_error: Its standard error.
+        seeds: How many seeds there are.
+    """
+
+    mean: float
+    standard_error: float
+    seeds: int
+
+
+def paired_bootstrap(
+    first: Tensor, second: Tensor, *, samples: int = 2000, confidence: float = 0.95, seed: int = 0
+) -> Difference:
+    """Return the difference of two means over the same examples, with its percentile interval.
+
+    Args:
+        first: A number for each example, as a log loss or 1 for a right prediction, [N].
+        second: The same of the other predictor.
+        samples: How many sets of N examples are drawn, with replacement.
+        confidence: The share of the drawn differences that lie in the interval.
+        seed: Decides what is drawn.
+    """
+    if first.ndim != 1 or first.shape != second.shape:
+        raise ValueError(
+            f"both predictors need a number for each of the same examples, got {list(first.shape)} and "
+            f"{list(second.shape)}"
+        )
+    difference = first.detach().to("cpu", torch.float64) - second.detach().to("cpu", torch.float64)
+    if not bool(difference.isfinite().all()):
+        raise ValueError("the numbers of examples must be finite, got NaN or infinite ones")
+    drawn = [difference[chosen].mean(dim=1) for chosen in _draw(len(difference), samples, seed)]
+    return _interval(difference.mean().item(), torch.cat(drawn), confidence)
+
+
+def paired_bootstrap_of(
+    statistic: Callable[[Scores], float],
+    first: Scores,
+    second: Scores,
+    *,
+    samples: int = 200,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Difference:
+    """Return the difference of a statistic that is no mean over examples, such as a calibration error.
+
+    A calibration error of drawn examples is on average higher than that of all, for both predictors, so
+    the interval need not be centred on the difference.
+
+    Args:
+        statistic: Such as `Scores.expected_calibration_error`.
+        first: The scores of each example.
+        second: The scores of the same examples by the other predictor.
+        samples: How many sets of examples are drawn; the statistic is computed twice for each.
+        confidence: The share of the drawn differences that lie in the interval.
+        seed: Decides what is drawn.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"both scores must be of the same examples, got {len(first)} and {len(second)}")
+    drawn = [
+        statistic(first.take(row)) - statistic(second.take(row))
+        for chosen in _draw(len(first), samples, seed)
+        for row in chosen
+    ]
+    whole = statistic(first) - statistic(second)
+    return _interval(whole, torch.tensor(drawn, dtype=torch.float64), confidence)
+
+
+def seed_difference(first: Sequence[float], second: Sequence[float]) -> SeedDifference:
+    """Return the mean difference over paired seeds with its standard error.
+
+    Args:
+        first: A metric of each run.
+        second: The same metric of the other method, of runs with the same seeds in the same order.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"both methods need runs of the same seeds, got {len(first)} and {len(second)}")
+    seeds = len(first)
+    if seeds < 2:
+        raise ValueError(f"a standard error needs at least two seeds, got {seeds}")
+    differences = [one - other for one, other in zip(first, second, strict=True)]
+    mean = math.fsum(differences) / seeds
+    variance = math.fsum((difference - mean) ** 2 for difference in differences) / (seeds - 1)
+    return SeedDifference(mean, math.sqrt(variance / seeds), seeds)
+
+
+def _draw(examples: int, samples: int, seed: int) -> Iterator[Tensor]:
+    """Yield the numbers of the drawn examples, a row for each sample, some rows at a time."""
+    if not examples:
+        raise ValueError("a bootstrap needs at least one example, got none")
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}")
+    generator = torch.Generator().manual_seed(seed)
+    rows = max(1, _DRAWN_AT_ONCE // examples)
+    for done in range(0, samples, rows):
+        yield torch.randint(examples, (min(rows, samples - done), examples), generator=generator)
+
+
+def _interval(mean: float, drawn: Tensor, confidence: float) -> Difference:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+    outside = (1 - confidence) / 2
+    low, high = drawn.quantile(drawn.new_tensor([outside, 1 - outside])).tolist()
+    return Difference(mean, low, high)
