@@ -152,3 +152,37 @@ def test_members_of_different_shapes_on_disk(folder: Path, tmp_path: Path) -> No
     edit_manifest(folder, members=entries[0][:1] + entries[1])
     with pytest.raises(StorageError, match=r"must have the first member's shapes, but differs in \['4.bias'"):
         Ensemble.load(folder, make_mlp)
+
+
+# Temperatures
+
+
+def test_temperatures_are_saved_with_the_ensemble(tmp_path: Path) -> None:
+    Ensemble(make_members(), make_mlp, temperature=1.5, member_temperatures=[1.0, 0.5, 2.0]).save(tmp_path)
+    loaded = Ensemble.load(tmp_path, make_mlp)
+    assert (loaded.temperature, loaded.member_temperatures) == (1.5, [1.0, 0.5, 2.0])
+
+
+def test_a_manifest_without_temperatures_has_none(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["temperature"], manifest["member_temperatures"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    loaded = Ensemble.load(folder, make_mlp)
+    assert (loaded.temperature, loaded.member_temperatures) == (1.0, None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"temperature": 0},
+        {"temperature": "1"},
+        {"temperature": float("nan")},
+        {"member_temperatures": [1.0]},
+        {"member_temperatures": [1.0, -1.0, 1.0]},
+        {"member_temperatures": 2.0},
+    ],
+)
+def test_temperatures_that_cannot_be_are_refused(folder: Path, changes: dict[str, Any]) -> None:
+    edit_manifest(folder, **changes)
+    with pytest.raises(StorageError, match="must give temperatures above 0, one for each member or none"):
+        Ensemble.load(folder, make_mlp)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pfge import FGE, PFGE, SWA, SWAG, Triangular
+from pfge import EMA, FGE, PFGE, SWA, SWAG, CosineRestarts, Triangular
 from pfge.methods import LISTENERS, METHODS, Setting, make_collector
 from tests.toys import make_mlp, train
 
@@ -21,16 +21,39 @@ def averaged_start(name: str, setting: Setting) -> bool:
 
 def test_each_name_gives_its_own_collector() -> None:
     kinds = {name: type(make_collector(name, SETTING)) for name in METHODS}
-    assert kinds == {"SWA": SWA, "FGE": FGE, "SWAG": SWAG, "PFGE": PFGE}
+    assert kinds == {
+        "SWA": SWA,
+        "FGE": FGE,
+        "SWAG": SWAG,
+        "PFGE": PFGE,
+        "EMA": EMA,
+        "Snapshot": FGE,  # with a schedule of its own
+    }
 
 
 def test_an_unknown_method_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(ValueError, match="no method 'Swa'; choose from SWA, FGE, SWAG, PFGE"):
+    with pytest.raises(ValueError, match="no method 'Swa'; choose from SWA, FGE, SWAG, PFGE, EMA, Snapshot"):
         make_collector("Swa", SETTING)
 
 
-def test_listeners_are_the_methods_that_do_not_steer() -> None:
-    assert {name for name in METHODS if not make_collector(name, SETTING).steers} == set(LISTENERS)
+def test_listeners_do_not_steer_and_share_the_schedule() -> None:
+    assert {
+        name
+        for name in METHODS
+        if not make_collector(name, SETTING).steers and SETTING.schedule(name) == SETTING.schedule()
+    } == set(LISTENERS)
+
+
+def test_a_snapshot_is_taken_where_a_cosine_of_one_period_is_lowest() -> None:
+    snapshot = make_collector("Snapshot", SETTING)
+    assert SETTING.schedule("Snapshot") == CosineRestarts(10, 0.1, 1e-3)
+    assert [i for i in range(1, 41) if snapshot.due(i)] == [10, 20, 30, 40]
+
+
+def test_the_decay_reaches_ema() -> None:
+    ema = make_collector("EMA", replace(SETTING, ema_decay=0.9))
+    assert isinstance(ema, EMA)
+    assert (ema.decay, ema.every) == (0.9, 1)
 
 
 def test_pfge_makes_a_member_for_each_whole_period() -> None:

@@ -1,6 +1,7 @@
-"""Members as one predictor: the mean of their softmax."""
+"""Members as one predictor: the mean of their softmax, calibrated if it was asked for."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 
 from pfge.batch_norm import refresh_batch_norm
+from pfge.calibration import (
+    fit_member_temperatures,
+    fit_temperature,
+    log_probabilities,
+    scale_logits,
+    scale_probabilities,
+)
 from pfge.calling import call_model
 from pfge.ensemble_folder import EnsembleFolder, prepare_for_overwrite
 from pfge.members import LazyMembers
@@ -27,6 +35,8 @@ class Ensemble:
         model: How the module is built, for the manifest; the name of `build_model` if None.
         iterations: The iteration of each member, for the manifest.
         forward: Calls the module on a batch that is no tensor, dict or pair, and returns the logits.
+        temperature: Of the pooled prediction p, which becomes softmax(log p / temperature).
+        member_temperatures: Of each member's logits, before they are pooled; 1 for all if None.
     """
 
     def __init__(
@@ -38,6 +48,8 @@ class Ensemble:
         model: str | None = None,
         iterations: Sequence[int | None] | None = None,
         forward: Callable[[nn.Module, Any], Tensor] | None = None,
+        temperature: float = 1.0,
+        member_temperatures: Sequence[float] | None = None,
     ):
         if isinstance(members, list | tuple):
             for number, member in enumerate(members[1:], 2):
@@ -46,11 +58,20 @@ class Ensemble:
             raise ValueError(
                 f"each of {len(members)} members has an iteration, got {len(iterations)} of them"
             )
+        if member_temperatures is not None and len(member_temperatures) != len(members):
+            raise ValueError(
+                f"each of {len(members)} members has a temperature, got {len(member_temperatures)} of them"
+            )
+        for value in [temperature, *(member_temperatures or [])]:
+            if not 0 < value < inf:
+                raise ValueError(f"temperatures must be above 0 and finite, got {value}; 1 changes nothing")
         self.members = members
         self.build_model = build_model
         self.method = method
         self.model = model or _name_of(build_model)
         self.iterations = list(iterations) if iterations is not None else [None] * len(members)
+        self.temperature = temperature
+        self.member_temperatures = list(member_temperatures) if member_temperatures is not None else None
         self.device = torch.device("cpu")
         self._forward = forward or call_model
         self._module: nn.Module | None = None
@@ -64,16 +85,39 @@ class Ensemble:
         return len(self) * count_bytes(self.members[0]) if len(self) else 0
 
     def last(self, count: int) -> "Ensemble":
-        """Return the ensemble of the last members alone."""
+        """Return the ensemble of the last members alone; the temperature of all pooled is not theirs."""
         if not 1 <= count <= len(self):
             raise ValueError(f"last() takes from 1 to all {len(self)} members, got {count}")
-        return self._with(self.members[-count:], self.iterations[-count:])
+        temperatures = self.member_temperatures and self.member_temperatures[-count:]
+        return self._with(
+            self.members[-count:], iterations=self.iterations[-count:], member_temperatures=temperatures
+        )
 
     def to(self, device: torch.device | str) -> "Ensemble":
         """Return the same ensemble predicting on a device; inputs are expected there."""
-        moved = self._with(self.members, self.iterations)
+        moved = self._with(
+            self.members, temperature=self.temperature, member_temperatures=self.member_temperatures
+        )
         moved.device = torch.device(device)
         return moved
+
+    def calibrated(self, batches: Iterable[Any], targets: Tensor, *, each: bool = False) -> "Ensemble":
+        """Return the ensemble with the temperature that minimises NLL on examples it was not trained on.
+
+        It is saved with the ensemble and applied whenever it predicts. One that cannot be found, as when
+        all examples are predicted right, stays 1, with a warning.
+
+        Args:
+            batches: Batches that can be read again in the same order.
+            targets: The true class of each example.
+            each: Give each member a temperature of its own, instead of one for their mean.
+        """
+        plain = self._with(self.members)
+        if each:
+            fitted = fit_member_temperatures(plain.predict_each(batches), targets)
+            return self._with(self.members, member_temperatures=fitted)
+        pooled = fit_temperature(log_probabilities(plain.predict_batches(batches)), targets)
+        return self._with(self.members, temperature=pooled.value)
 
     def with_fresh_batch_norm(
         self,
@@ -106,14 +150,14 @@ class Ensemble:
                 on_member(len(fresh))
         members = self.members
         merged = LazyMembers(len(self), lambda index: members[index] | fresh[index])
-        return self._with(merged, self.iterations)
+        return self._with(merged)
 
     def predict_members(self, x: Any) -> Tensor:
         """Return each member's probabilities, [K, N, C]."""
-        return torch.stack([self._probabilities(module, x) for module in self._modules()])
+        return torch.stack(list(self.predict_each([x])))
 
     def predict(self, x: Any) -> Tensor:
-        """Return the mean of the members' probabilities, [N, C]."""
+        """Return the mean of the members' probabilities, [N, C], at the ensemble's temperature."""
         return self.predict_batches([x])
 
     def predict_batches(self, batches: Iterable[Any]) -> Tensor:
@@ -126,7 +170,7 @@ class Ensemble:
         total = next(predictions)
         for member in predictions:
             total += member
-        return total / len(self)
+        return scale_probabilities(total / len(self), self.temperature)
 
     def predict_each(self, batches: Iterable[Any]) -> Iterator[Tensor]:
         """Yield each member's probabilities over a data set, [N, C], one member resident at a time."""
@@ -137,8 +181,9 @@ class Ensemble:
                 "construct it with shuffle=False"
             )
         examples = None
-        for module in self._modules():
-            parts = [self._probabilities(module, batch) for batch in batches]
+        for number, module in enumerate(self._modules()):
+            temperature = self.member_temperatures[number] if self.member_temperatures else 1.0
+            parts = [self._probabilities(module, batch, temperature) for batch in batches]
             if not parts:
                 raise ValueError("predicting needs at least one batch, got none")
             member = torch.cat(parts)
@@ -153,7 +198,13 @@ class Ensemble:
         """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""
         path = Path(folder)
         prepare_for_overwrite(path)
-        target = EnsembleFolder(path, method=self.method, model=self.model)
+        target = EnsembleFolder(
+            path,
+            method=self.method,
+            model=self.model,
+            temperature=self.temperature,
+            member_temperatures=self.member_temperatures,
+        )
         target.commit([target.write(m, i) for m, i in zip(self.members, self.iterations, strict=True)])
 
     @classmethod
@@ -177,16 +228,27 @@ class Ensemble:
             model=source.model,
             iterations=source.iterations,
             forward=forward,
+            temperature=source.temperature,
+            member_temperatures=source.member_temperatures,
         )
 
-    def _with(self, members: Sequence[Weights], iterations: Sequence[int | None]) -> "Ensemble":
+    def _with(
+        self,
+        members: Sequence[Weights],
+        *,
+        iterations: Sequence[int | None] | None = None,
+        temperature: float = 1.0,
+        member_temperatures: Sequence[float] | None = None,
+    ) -> "Ensemble":
         ensemble = Ensemble(
             members,
             self.build_model,
             method=self.method,
             model=self.model,
-            iterations=iterations,
+            iterations=self.iterations if iterations is None else iterations,
             forward=self._forward,
+            temperature=temperature,
+            member_temperatures=member_temperatures,
         )
         ensemble.device = self.device
         return ensemble
@@ -202,12 +264,12 @@ class Ensemble:
             yield self._module
 
     @torch.no_grad()
-    def _probabilities(self, module: nn.Module, x: Any) -> Tensor:
+    def _probabilities(self, module: nn.Module, x: Any, temperature: float) -> Tensor:
         logits = self._forward(module, x)
         if not isinstance(logits, Tensor) or logits.ndim < 2:
             found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(f"the model must return logits [N, C], got {found}; pass forward= to pick them")
-        return logits.float().softmax(dim=1)
+        return scale_logits(logits.float(), temperature).softmax(dim=1)
 
 
 def _require_rereadable(batches: Iterable[Any], times: int) -> None:

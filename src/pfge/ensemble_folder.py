@@ -1,6 +1,7 @@
 """An ensemble on disk: one safetensors file a member, and a manifest that is replaced last."""
 
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,24 @@ class EnsembleFolder:
         path: The folder.
         method: How the members were made, for people.
         model: How the module is built, for people: nothing is ever imported from it.
+        temperature: Of the members pooled.
+        member_temperatures: Of each of them.
     """
 
-    def __init__(self, path: Path, *, method: str | None = None, model: str | None = None):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        method: str | None = None,
+        model: str | None = None,
+        temperature: float = 1.0,
+        member_temperatures: list[float] | None = None,
+    ):
         self.path = path
         self.method = method
         self.model = model
+        self.temperature = temperature
+        self.member_temperatures = member_temperatures
         self.entries: list[Entry] = []
 
     @classmethod
@@ -62,6 +75,7 @@ class EnsembleFolder:
         manifest = read_json_object(path / MANIFEST)
         folder = cls(path, method=manifest.get("method"), model=manifest.get("model"))
         folder.entries = _parse_entries(path / MANIFEST, manifest)
+        _read_temperatures(folder, manifest)
         folder._verify()
         return folder
 
@@ -89,6 +103,8 @@ class EnsembleFolder:
             "version": VERSION,
             "method": self.method,
             "model": self.model,
+            "temperature": self.temperature,
+            "member_temperatures": self.member_temperatures,
             "members": [asdict(entry) for entry in entries],
         }
         write_json(self.path / MANIFEST, manifest)
@@ -154,6 +170,21 @@ def _parse_entries(path: Path, manifest: dict[str, Any]) -> list[Entry]:
     if not isinstance(members, list):
         raise StorageError(f"{path} must list its members, found {type(members).__name__}")
     return [_parse_entry(path, member) for member in members]
+
+
+def _read_temperatures(folder: EnsembleFolder, manifest: dict[str, Any]) -> None:
+    """Take the temperatures over, which a manifest without calibration need not have."""
+    pooled = manifest.get("temperature", 1.0)
+    members = manifest.get("member_temperatures")
+    values = [pooled, *(members if isinstance(members, list) else [])]
+    right_kinds = all(isinstance(value, int | float) and 0 < value < inf for value in values)
+    if not right_kinds or (members is not None and len(values) != len(folder.entries) + 1):
+        raise StorageError(
+            f"{folder.path / MANIFEST} must give temperatures above 0, one for each member or none, found "
+            f"{pooled!r} and {members!r}"
+        )
+    folder.temperature = pooled
+    folder.member_temperatures = members
 
 
 def _parse_entry(path: Path, member: Any) -> Entry:

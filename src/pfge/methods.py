@@ -1,16 +1,18 @@
-"""The paper's methods by name: which collector each needs, and which share a trajectory."""
+"""Methods by name: which collector each needs, and which share a trajectory."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pfge.collectors import FGE, PFGE, SWA, SWAG, Collector
+from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector
 from pfge.collectors.stores import Store
-from pfge.schedules import Triangular
+from pfge.schedules import CosineRestarts, Schedule, Triangular
 
-METHODS = ("SWA", "FGE", "SWAG", "PFGE")
-LISTENERS = ("SWA", "FGE", "SWAG")
-"""They only watch, so one trajectory serves them all; PFGE bends its own."""
+PAPER = ("SWA", "FGE", "SWAG", "PFGE")
+METHODS = (*PAPER, "EMA", "Snapshot")
+"""Those that collect weights along a path."""
+LISTENERS = ("SWA", "FGE", "SWAG", "EMA")
+"""They only watch, so one trajectory serves them all; PFGE bends its own, Snapshot has other rates."""
 
 Variant = Literal["paper", "reference"]
 
@@ -29,6 +31,7 @@ class Setting:
             authors' program does. In both the rate is lowest there.
         average_start: Whether a start point counts in its average; None is the variant's choice.
         clear_momentum: Whether PFGE restarts with a new optimizer.
+        ema_decay: The share of the old mean that EMA keeps at each iteration.
     """
 
     iterations: int
@@ -39,6 +42,7 @@ class Setting:
     variant: Variant = "paper"
     average_start: bool | None = None
     clear_momentum: bool = True
+    ema_decay: float = 0.999
 
     @property
     def phase(self) -> int:
@@ -50,8 +54,10 @@ class Setting:
         """How many members PFGE makes."""
         return self.iterations // self.period
 
-    def schedule(self) -> Triangular:
-        """Return the learning rate that all methods share."""
+    def schedule(self, name: str = "PFGE") -> Schedule:
+        """Return the learning rate of a method: one for all but Snapshot, which anneals once a period."""
+        if name == "Snapshot":
+            return CosineRestarts(self.period, self.high, self.low)
         start: Literal["low", "high"] = "low" if self.variant == "paper" else "high"
         return Triangular(self.cycle, self.low, self.high, start=start)
 
@@ -89,4 +95,8 @@ def make_collector(
                 clear_momentum=setting.clear_momentum,
                 store=store,
             )
+        case "EMA":
+            return EMA(setting.ema_decay)
+        case "Snapshot":
+            return FGE(setting.period, store=store)
     raise ValueError(f"there is no method {name!r}; choose from {', '.join(METHODS)}")

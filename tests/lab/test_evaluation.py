@@ -10,7 +10,7 @@ from pfge import Ensemble, Weights, view_weights
 from pfge.lab.config import EngineSettings
 from pfge.lab.data import ImageSet, Normalization
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation import evaluate, measure
+from pfge.lab.evaluation import Evaluation, evaluate, measure, predict
 from tests.lab.data.made import random_images
 
 DATA = random_images(23)  # 3 x 6 x 5 pixels in 3 classes
@@ -42,6 +42,10 @@ def by_hand(weights: Weights, data: ImageSet = DATA) -> Tensor:
     return (inputs @ weights["layer.weight"].T + weights["layer.bias"]).softmax(dim=1)
 
 
+def some(measured: dict[str, float]) -> dict[str, float]:
+    return {name: measured[name] for name in ("accuracy", "nll", "brier", "ece")}
+
+
 def metrics_by_hand(probabilities: Tensor, labels: Tensor = DATA.labels) -> dict[str, Any]:
     target = probabilities[torch.arange(len(labels)), labels].double()
     one_hot = nn.functional.one_hot(labels, 3)
@@ -64,49 +68,86 @@ def ece_by_hand(probabilities: Tensor, labels: Tensor) -> float:
     return error
 
 
-def evaluated(members: list[Weights] = MEMBERS, data: ImageSet = DATA, **options: Any) -> dict[str, Any]:
+def evaluated(
+    members: list[Weights] = MEMBERS, batch_size: int = 10, channels_last: bool = False, **options: Any
+) -> Evaluation:
     engine = Engine(EngineSettings(accelerator="cpu"))
     ensemble = Ensemble(members, Net, forward=engine.forward)
-    return evaluate(ensemble, data, NORMALIZATION, engine, **{"batch_size": 10, **options})
+    predictions = predict(
+        ensemble, DATA, NORMALIZATION, engine, batch_size=batch_size, channels_last=channels_last
+    )
+    return evaluate(ensemble, predictions, options.pop("targets", DATA.labels), **options)
 
 
 def test_the_members_are_pooled_by_their_probabilities() -> None:
     pooled = torch.stack([by_hand(weights) for weights in MEMBERS]).mean(0)
-    assert evaluated()["pooled"] == metrics_by_hand(pooled)
+    torch.testing.assert_close(evaluated().pooled.mean, pooled.double(), rtol=1e-5, atol=1e-6)
+    assert some(evaluated().growing[-1]) == metrics_by_hand(pooled)
 
 
 def test_each_member_is_measured_alone() -> None:
-    assert evaluated()["members"] == [metrics_by_hand(by_hand(weights)) for weights in MEMBERS]
+    assert [some(m) for m in evaluated().members] == [metrics_by_hand(by_hand(w)) for w in MEMBERS]
 
 
 def test_the_ensemble_is_measured_as_it_grows() -> None:
     each = torch.stack([by_hand(weights) for weights in MEMBERS])
-    assert evaluated()["growing"] == [metrics_by_hand(each[: k + 1].mean(0)) for k in range(4)]
+    assert [some(m) for m in evaluated().growing] == [
+        metrics_by_hand(each[: k + 1].mean(0)) for k in range(4)
+    ]
 
 
 @pytest.mark.parametrize("last", [1, 2, 4])
 def test_the_last_members_are_pooled_by_themselves(last: int) -> None:
     pooled = torch.stack([by_hand(weights) for weights in MEMBERS[-last:]]).mean(0)
-    assert evaluated(last=last)["last"] == metrics_by_hand(pooled)
+    found = evaluated(last=last).last
+    assert found is not None
+    assert found.members == last
+    torch.testing.assert_close(found.mean, pooled.double(), rtol=1e-5, atol=1e-6)
 
 
 def test_without_being_asked_the_last_members_are_not_pooled() -> None:
-    assert evaluated().keys() == {"pooled", "members", "growing"}
+    assert evaluated().last is None
+
+
+def test_members_are_also_pooled_each_at_its_own_temperature() -> None:
+    temperatures = [0.5, 1.0, 2.0, 4.0]
+    scaled = [(by_hand(w).log() / t).softmax(dim=1) for w, t in zip(MEMBERS, temperatures, strict=True)]
+    found = evaluated(member_temperatures=temperatures, last=2)
+    torch.testing.assert_close(found.pooled.mean_at_temperatures, torch.stack(scaled).mean(0))
+    assert found.last is not None
+    torch.testing.assert_close(found.last.mean_at_temperatures, torch.stack(scaled[2:]).mean(0))
+    pooled = torch.stack([by_hand(weights) for weights in MEMBERS]).mean(0)
+    torch.testing.assert_close(found.pooled.mean, pooled.double(), rtol=1e-5, atol=1e-6)
+
+
+def test_fitted_temperatures_are_those_that_minimise_each_members_own_nll() -> None:
+    chosen = (torch.arange(len(DATA)) % 4 == 0).long()  # mostly what it predicts, and not always
+    for weights in MEMBERS:
+        targets = by_hand(weights).topk(2).indices[torch.arange(len(DATA)), chosen]
+        (fitted,) = evaluated([weights], fit_temperatures=True, targets=targets).member_temperatures
+        logits = by_hand(weights).double().log()
+
+        def nll(temperature: float, logits: Tensor = logits, targets: Tensor = targets) -> float:
+            return nn.functional.cross_entropy(logits / temperature, targets).item()
+
+        assert nll(fitted) < min(nll(fitted * 1.01), nll(fitted / 1.01))
+
+
+def test_without_temperatures_all_are_1() -> None:
+    found = evaluated()
+    assert found.member_temperatures == [1.0] * 4
+    torch.testing.assert_close(found.pooled.mean_at_temperatures.double(), found.pooled.mean)
 
 
 @pytest.mark.parametrize("batch_size", [1, 23, 100])
 def test_the_size_of_the_batches_does_not_matter(batch_size: int) -> None:
-    assert evaluated(MEMBERS[:1], batch_size=batch_size)["pooled"] == metrics_by_hand(by_hand(MEMBERS[0]))
+    found = evaluated(MEMBERS[:1], batch_size=batch_size).growing[-1]
+    assert some(found) == metrics_by_hand(by_hand(MEMBERS[0]))
 
 
 def test_the_memory_format_does_not_matter() -> None:
-    assert evaluated(MEMBERS[:1], channels_last=True)["pooled"] == metrics_by_hand(by_hand(MEMBERS[0]))
-
-
-def test_progress_is_told_after_each_member() -> None:
-    told: list[int] = []
-    evaluated(on_member=told.append)
-    assert told == [1, 2, 3, 4]
+    found = evaluated(MEMBERS[:1], channels_last=True).growing[-1]
+    assert some(found) == metrics_by_hand(by_hand(MEMBERS[0]))
 
 
 def test_every_metric_is_measured() -> None:
@@ -119,6 +160,12 @@ def test_every_metric_is_measured() -> None:
         "brier": pytest.approx(0.82 / 3),
         # each alone in its bin: gaps 0.1, 0.2 and 0.6
         "ece": pytest.approx(0.9 / 3),
+        "ece_equal_mass": pytest.approx(0.9 / 3),
+        "mce": pytest.approx(0.6),
+        # by confidence right, right, wrong: errors 0, 0 and 1/3
+        "aurc": pytest.approx(1 / 9),
+        # -sum p log p: 0.325083, 0.500402 and 0.673012
+        "entropy": pytest.approx((0.325083 + 0.500402 + 0.673012) / 3, rel=1e-5),
     }
 
 
@@ -141,12 +188,12 @@ class OneOf:
 def test_the_parts_of_all_processes_make_up_the_predictions_of_one(count: int) -> None:
     each = [by_hand(weights) for weights in MEMBERS]
     engines = [OneOf(number, count, each) for number in range(count)]
-    results = [
-        evaluate(Ensemble(MEMBERS, Net), DATA, NORMALIZATION, engine, batch_size=10)  # type: ignore[arg-type]
+    found = [
+        list(predict(Ensemble(MEMBERS, Net), DATA, NORMALIZATION, engine, batch_size=10))  # type: ignore[arg-type]
         for engine in engines
     ]
     for index, expected in enumerate(each):
         parts = torch.stack([engine.parts[index] for engine in engines])
         assert (parts != 0).any(dim=2).sum(dim=0).tolist() == [1] * len(DATA)  # each example by one of them
         torch.testing.assert_close(parts.sum(0), expected)
-    assert all(result == results[0] for result in results)
+        assert all(torch.equal(members[index], expected) for members in found)

@@ -18,6 +18,7 @@ from pfge.cli.main import main
 from pfge.ensemble_folder import EnsembleFolder
 from pfge.lab.bench import Bench
 from pfge.lab.engine import Engine
+from pfge.lab.evaluation import measure
 from pfge.lab.follower_store import FollowerStore
 from pfge.lab.models import build_model
 from pfge.lab.progress import Reporter
@@ -56,7 +57,14 @@ def measure_given(folder: Path, out: Path, *overrides: str) -> None:
     engine = Engine(experiment.engine)
     bench = Bench.set_up(experiment, RunFolder(folder), engine, Reporter(quiet=True))
     fresh = bench.refresh_batch_norm(bench.load_ensemble(folder / "given"), 1, "")
-    measured = bench.evaluate(fresh, bench.splits.test, "", last=2)
+    found = bench.evaluate(fresh, bench.splits.test, "", last=2)
+    assert found.last is not None
+    measured = {
+        "pooled": found.growing[-1],
+        "last": measure(found.last.mean, found.targets),
+        "members": found.members,
+        "growing": found.growing,
+    }
     out.mkdir()
     fresh.save(out / "fresh")
     (out / "measured.json").write_text(json.dumps(measured))

@@ -64,5 +64,6 @@ def outcome(folder: Path) -> dict[str, bytes]:
         folder / "results.jsonl",
         *folder.glob("seed-*/w0.safetensors"),
         *folder.glob("seed-*/ensembles/*/*"),
+        *folder.glob("seed-*/scores/*"),
     ]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}

@@ -13,7 +13,7 @@ def add_parser(commands: "SubParsers") -> None:
     parser = commands.add_parser(
         "table",
         help="print the results of a run as Markdown",
-        description="Print the table of a run, finished or not, with the command and machine it comes from.",
+        description="Print the tables of a run, finished or not, and the command and machine they come from.",
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--part", choices=("test", "validation"), default="test", help="of the data")
@@ -24,7 +24,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the table and where it comes from."""
     from pfge.lab.results import read_results
     from pfge.lab.run_folder import RunFolder
-    from pfge.reports.comparison import summarize, to_markdown
+    from pfge.reports.comparison import to_markdown
+    from pfge.reports.run_tables import run_tables
     from pfge.storage import StorageError, read_json_object
 
     folder = RunFolder(options.folder)
@@ -35,9 +36,10 @@ def run(options: argparse.Namespace) -> int:
         )
     environment = read_json_object(folder.environment)
     seeds = sorted({result["seed"] for result in results})
-    print(to_markdown(summarize(results, options.part)))
+    for table in run_tables(folder, results, options.part):
+        print(f"{to_markdown(table.columns, table.cells)}\n\n{table.note}\n")
     print(
-        f"\n{options.part} set, seeds {', '.join(map(str, seeds))}; `{environment['command']}`; torch "
+        f"{options.part} set, seeds {', '.join(map(str, seeds))}; `{environment['command']}`; torch "
         f"{environment['torch']}, {environment['threads']} threads, {environment['processor']}"
     )
     return 0

@@ -1,36 +1,36 @@
 """What the commands print in a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import distributed
 
 from pfge.lab.config import Experiment
-from pfge.reports.comparison import BEST, COLUMNS, comparison_cells, summarize
+from pfge.lab.run_folder import RunFolder
+from pfge.reports.calibration import assessment_tables
+from pfge.reports.run_tables import REFERENCE, run_tables
 
 
 def print_comparison(results: Sequence[dict[str, Any]], experiment: Experiment, folder: Path) -> None:
-    """Print the table of a comparison and where everything is."""
+    """Print the tables of a comparison and where everything is."""
     if not _is_first_process():
         return
-    seeds = len({result["seed"] for result in results})
-    table = Table(title=f"{experiment.name}: {experiment.model.name} on {experiment.data.name}, test set")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    for cells in comparison_cells(summarize(results)):
-        table.add_row(*cells, style="bold" if cells[0] == "PFGE" else "")
-    console = Console(width=None if Console().is_terminal else 120)
-    console.print(table)
-    about = f"mean ± standard error over {seeds} seeds; " if seeds > 1 else ""
-    console.print(
-        f"{about}{BEST} best; * the last members, as many as PFGE has; memory relative to one model.\n"
-        f"Config, results and ensembles: {folder}",
-        markup=False,
-        highlight=False,
-    )
+    title = f"{experiment.name}: {experiment.model.name} on {experiment.data.name}, test set"
+    for table in run_tables(RunFolder(folder), results):
+        _print(f"{title}, {table.title}", table.columns, table.cells, table.note)
+    _console().print(f"Config, results and ensembles: {folder}", markup=False, highlight=False)
+
+
+def print_assessment(found: Mapping[str, Any], file: Path) -> None:
+    """Print the tables of one ensemble and where they are."""
+    about = f"{found['method'] or 'ensemble'}, {found['members']} members, {found['bytes']:,} bytes"
+    for title, columns, cells in assessment_tables(found):
+        _print(f"{about}: {title}", columns, cells)
+    _console().print(f"Everything as JSON: {file}", markup=False, highlight=False)
 
 
 def print_start_weights(found: Sequence[dict[str, Any]]) -> None:
@@ -45,6 +45,19 @@ def print_start_weights(found: Sequence[dict[str, Any]]) -> None:
                     f"  {part + ':':<11} accuracy {100 * metrics['accuracy']:.2f} %, "
                     f"NLL {metrics['nll']:.4f}, ECE {100 * metrics['ece']:.2f} %"
                 )
+
+
+def _print(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]], note: str = "") -> None:
+    table = Table(title=escape(title), caption=escape(note) or None, caption_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(escape(column), justify="right" if index else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*map(escape, row), style="bold" if row[0] == REFERENCE else "")
+    _console().print(table)
+
+
+def _console() -> Console:
+    return Console(width=None if Console().is_terminal else 140)
 
 
 def _is_first_process() -> bool:

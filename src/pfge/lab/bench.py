@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD
 
 from pfge.ensemble import Ensemble
@@ -28,11 +29,12 @@ from pfge.lab.data import (
 )
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation import evaluate
+from pfge.lab.evaluation import Evaluation, evaluate, predict
+from pfge.lab.mc_dropout import has_dropout
 from pfge.lab.models import build_model
 from pfge.lab.progress import Reporter
 from pfge.lab.run_folder import RunFolder
-from pfge.weights import Weights
+from pfge.weights import Weights, count_bytes, view_weights
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Bench:
         """Try the model on an image before any work goes into it."""
         with torch.random.fork_rng(), torch.no_grad():
             model = self.build_model().eval()
+            if "MCDropout" in self.experiment.ensemble.methods and not has_dropout(model):
+                raise ConfigError(
+                    f"MCDropout needs a model with dropout, and model.name = {self.experiment.model.name!r} "
+                    "has none; leave it out of ensemble.methods, or give the model dropout in model.options"
+                )
             (batch,) = evaluation_batches(
                 self.splits.test.select([0]),
                 self.splits.normalization,
@@ -134,23 +141,32 @@ class Bench:
                 on_member=lambda done: advance(done, ""),
             )
 
-    def evaluate(
-        self, ensemble: Ensemble, data: Images, name: str, last: int | None = None
-    ) -> dict[str, Any]:
-        """Return an ensemble's metrics on a part of the data."""
+    @cached_property
+    def bytes_of_one(self) -> int:
+        """The bytes of one model's weights."""
+        with torch.random.fork_rng():
+            return count_bytes(view_weights(self.build_model()))
+
+    def predict(self, ensemble: Ensemble, data: Images, name: str) -> Iterator[Tensor]:
+        """Yield each member's probabilities on a part of the data, [N, C], and show progress."""
         settings = self.experiment.data
         with self.reporter.task(name, len(ensemble)) as advance:
-            return evaluate(
+            predictions = predict(
                 ensemble,
                 data,
                 self.splits.normalization,
                 self.engine,
                 batch_size=settings.evaluation_batch_size,
-                last=last,
                 workers=settings.workers,
                 channels_last=self.experiment.engine.channels_last,
-                on_member=lambda done: advance(done, ""),
             )
+            for done, member in enumerate(predictions, 1):
+                yield member
+                advance(done, "")
+
+    def evaluate(self, ensemble: Ensemble, data: Images, name: str, **options: Any) -> Evaluation:
+        """Return what an ensemble is worth on a part of the data; the options are those of `evaluate`."""
+        return evaluate(ensemble, self.predict(ensemble, data, name), data.labels.cpu(), **options)
 
 
 @contextmanager
@@ -167,7 +183,7 @@ def _load_splits(settings: DataSettings) -> Splits:
     seed = settings.split_seed
     splits = load_data(
         settings.name,
-        root=Path(settings.root).expanduser() if settings.root else None,
+        root=settings.root_folder,
         validation=settings.validation,
         seed=seed,
         download=settings.download,

@@ -7,22 +7,25 @@ from typing import Any
 
 from pfge.checkpoint import save_checkpoint
 from pfge.collectors import Collector
+from pfge.lab.baselines import make_deep_ensemble, make_mc_dropout
 from pfge.lab.bench import Bench, make_sgd, open_bench
 from pfge.lab.branch import Branch
 from pfge.lab.config import Experiment
 from pfge.lab.follower_store import FollowerStore
-from pfge.lab.measuring import expected_rows, measured_rows, record, record_w0
+from pfge.lab.measuring import expected_rows, measured_rows, record_collected, record_ensemble
 from pfge.lab.pretrain import find_w0
 from pfge.lab.progress import Reporter
 from pfge.lab.results import read_results
 from pfge.lab.walk import walk
 from pfge.methods import LISTENERS, Setting, make_collector
+from pfge.schedules import Schedule
 from pfge.trajectory import Trajectory
 from pfge.weights import Weights, load_weights
 
 SHARED = "shared.checkpoint"
 ALONE = "pfge.checkpoint"
 BRANCH = "branch.checkpoint"
+SNAPSHOT = "snapshot.checkpoint"
 MEMBERS = "members"
 
 
@@ -45,7 +48,7 @@ def _run_methods(bench: Bench, seed: int, measured: set[str]) -> None:
     methods = bench.experiment.ensemble.methods
     w0 = find_w0(bench, seed)
     if "w0" not in measured:
-        record_w0(bench, seed, w0)
+        record_ensemble(bench, seed, "w0", bench.make_ensemble([w0], method="w0", iterations=[0]))
     setting = bench.experiment.ensemble.setting(bench.batches(seed, "ensembling").per_epoch)
     bench.engine.first_does(lambda: _forget_members(bench.folder.of_seed(seed)))
     listeners = {name: _make_collector(bench, seed, setting, name) for name in methods if name in LISTENERS}
@@ -53,10 +56,15 @@ def _run_methods(bench: Bench, seed: int, measured: set[str]) -> None:
         _walk_together(bench, seed, setting, w0, [*listeners.values()], branches="PFGE" in methods)
     for name, collector in listeners.items():
         if name not in measured:
-            record(bench, seed, setting, name, collector)
-    if "PFGE" in methods:
-        pfge = _walk_alone(bench, seed, setting, w0)
-        record(bench, seed, setting, "PFGE", pfge)
+            record_collected(bench, seed, setting, name, collector)
+    waiting = [name for name in methods if name not in measured]
+    for name in ("PFGE", "Snapshot"):
+        if name in waiting:
+            record_collected(bench, seed, setting, name, _walk_alone(bench, seed, setting, w0, name))
+    if "DeepEnsemble" in waiting:
+        make_deep_ensemble(bench, seed, w0, setting.members)
+    if "MCDropout" in waiting:
+        make_mc_dropout(bench, seed, w0, setting.members)
 
 
 def _walk_together(
@@ -65,21 +73,24 @@ def _walk_together(
     """Follow the one path that all listeners watch, and note where PFGE's leaves it."""
     folder = bench.folder.of_seed(seed)
     branch = Branch(_make_collector(bench, seed, setting, "PFGE")) if branches else None
-    trajectory = _make_trajectory(bench, setting, w0, [*listeners, branch] if branch else listeners)
+    collectors = [*listeners, branch] if branch else listeners
+    trajectory = _make_trajectory(bench, setting.schedule(), w0, collectors)
 
     def note_branch() -> None:
         if branch and (state := branch.state(trajectory)) and bench.engine.is_first:
             save_checkpoint(folder / BRANCH, state)
 
-    _walk(bench, seed, setting, trajectory, "SWA, FGE, SWAG", SHARED, on_update=note_branch)
+    names = ", ".join(name for name in LISTENERS if name in bench.experiment.ensemble.methods)
+    _walk(bench, seed, setting, trajectory, names, SHARED, on_update=note_branch)
 
 
-def _walk_alone(bench: Bench, seed: int, setting: Setting, w0: Weights) -> Collector:
-    """Follow PFGE's own path from where it leaves the shared one, or from w0 if nobody shares."""
-    pfge = _make_collector(bench, seed, setting, "PFGE")
-    trajectory = _make_trajectory(bench, setting, w0, [pfge])
-    _walk(bench, seed, setting, trajectory, "PFGE", ALONE, start=BRANCH)
-    return pfge
+def _walk_alone(bench: Bench, seed: int, setting: Setting, w0: Weights, name: str) -> Collector:
+    """Follow a method's own path: PFGE's from where it leaves the shared one, if anybody shares."""
+    collector = _make_collector(bench, seed, setting, name)
+    trajectory = _make_trajectory(bench, setting.schedule(name), w0, [collector])
+    checkpoint, start = (ALONE, BRANCH) if name == "PFGE" else (SNAPSHOT, None)
+    _walk(bench, seed, setting, trajectory, name, checkpoint, start=start)
+    return collector
 
 
 def _walk(
@@ -110,7 +121,7 @@ def _walk(
 
 
 def _make_trajectory(
-    bench: Bench, setting: Setting, w0: Weights, collectors: Sequence[Collector]
+    bench: Bench, schedule: Schedule, w0: Weights, collectors: Sequence[Collector]
 ) -> Trajectory:
     settings = bench.experiment.ensemble
     model = bench.build_model()
@@ -118,7 +129,7 @@ def _make_trajectory(
     optimizer = make_sgd(
         model, rate=settings.high, momentum=settings.momentum, weight_decay=settings.weight_decay
     )
-    return Trajectory(model, optimizer, setting.schedule(), collectors)
+    return Trajectory(model, optimizer, schedule, collectors)
 
 
 def _make_collector(bench: Bench, seed: int, setting: Setting, name: str) -> Collector:
@@ -131,10 +142,15 @@ def _forget_members(folder: Path) -> None:
     """Remove members that no checkpoint knows: a run that was killed before its first one begins anew."""
     if not (folder / SHARED).exists() and not (folder / ALONE).exists():
         shutil.rmtree(folder / MEMBERS, ignore_errors=True)
+    if not (folder / SNAPSHOT).exists():
+        shutil.rmtree(folder / MEMBERS / "Snapshot", ignore_errors=True)
 
 
 def _tidy(folder: Path) -> None:
     """Remove what only an unfinished run needs, and what a killed one left half-written."""
     shutil.rmtree(folder / MEMBERS, ignore_errors=True)
-    for file in [*folder.glob("*.checkpoint"), *folder.glob(".*.part")]:
+    # A deep ensemble has the later w0s as its members.
+    for file in (
+        f for pattern in ("*.checkpoint", ".*.part", "w0-*.safetensors") for f in folder.glob(pattern)
+    ):
         file.unlink()

@@ -3,9 +3,12 @@
 import dataclasses
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from typing import Any, Literal
 
-from pfge.methods import METHODS, Setting, Variant
+from pfge.methods import METHODS, PAPER, Setting, Variant
+
+ALL_METHODS = (*METHODS, "DeepEnsemble", "MCDropout")
 
 ABOVE_0 = (
     "data.batch_size",
@@ -55,6 +58,11 @@ class DataSettings:
     batch_norm_images: int = 0  # images that BatchNorm is refreshed with; 0 is all training images
     workers: int = 0  # processes that read images which do not fit into memory
 
+    @property
+    def root_folder(self) -> Path | None:
+        """The folder that holds data sets, if one is given."""
+        return Path(self.root).expanduser() if self.root else None
+
 
 @dataclass(frozen=True)
 class ModelSettings:
@@ -80,7 +88,7 @@ class PretrainSettings:
 class EnsembleSettings:
     """How the ensembling phase runs: the same for every method."""
 
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = PAPER
     unit: Literal["epochs", "iterations"] = "epochs"  # of cycle, period and length
     cycle: float = 2.0
     period: float = 10.0
@@ -92,6 +100,7 @@ class EnsembleSettings:
     variant: Variant = "paper"
     average_start: Literal["variant", "yes", "no"] = "variant"
     clear_momentum: bool = True
+    ema_decay: float = 0.999
 
     def setting(self, per_epoch: int) -> Setting:
         """Return the setting in iterations."""
@@ -99,7 +108,15 @@ class EnsembleSettings:
         cycle, period, length = (max(round(scale * x), 1) for x in (self.cycle, self.period, self.length))
         average_start = {"variant": None, "yes": True, "no": False}[self.average_start]
         return Setting(
-            length, cycle, period, self.low, self.high, self.variant, average_start, self.clear_momentum
+            iterations=length,
+            cycle=cycle,
+            period=period,
+            low=self.low,
+            high=self.high,
+            variant=self.variant,
+            average_start=average_start,
+            clear_momentum=self.clear_momentum,
+            ema_decay=self.ema_decay,
         )
 
 
@@ -153,9 +170,21 @@ class Experiment:
                 f"{self.ensemble.length} with a cycle of {self.ensemble.cycle}; or leave it out of "
                 "ensemble.methods"
             )
-        unknown = [name for name in self.ensemble.methods if name not in METHODS]
+        unknown = [name for name in self.ensemble.methods if name not in ALL_METHODS]
         if unknown:
-            raise ConfigError(f"ensemble.methods must be among {', '.join(METHODS)}, got {unknown[0]!r}")
+            raise ConfigError(f"ensemble.methods must be among {', '.join(ALL_METHODS)}, got {unknown[0]!r}")
+        if not 0 <= self.ensemble.ema_decay < 1:
+            raise ConfigError(
+                f"ensemble.ema_decay must be at least 0 and below 1, got {self.ensemble.ema_decay}"
+            )
+        if "DeepEnsemble" in self.ensemble.methods and (self.pretrain.weights or not self.pretrain.epochs):
+            found = (
+                f"pretrain.weights = {self.pretrain.weights!r}, pretrain.epochs = {self.pretrain.epochs:g}"
+            )
+            raise ConfigError(
+                f"DeepEnsemble trains every member from its own start, so pretrain.weights must be empty and "
+                f"pretrain.epochs above 0, got {found}; or leave it out of ensemble.methods"
+            )
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds must be one or more different numbers, got {list(self.seeds)}")
         for key in ("model.options", "pretrain.options"):

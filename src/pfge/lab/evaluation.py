@@ -1,56 +1,72 @@
 """Measure an ensemble on a data set: pooled, each member alone, and as it grows."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pfge.calibration import fit_temperature, log_probabilities
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images, Normalization, evaluation_batches
 from pfge.lab.engine import Engine
-from pfge.metrics import accuracy, brier_score, expected_calibration_error, negative_log_likelihood
-
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
-    "accuracy": accuracy,
-    "nll": negative_log_likelihood,
-    "brier": brier_score,
-    "ece": expected_calibration_error,
-}
+from pfge.lab.pool import Pool
+from pfge.scores import Scores, score_examples
 
 
 def measure(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
     """Return every metric of one set of predictions."""
-    return {name: metric(probabilities, targets) for name, metric in METRICS.items()}
+    return summarize(score_examples(probabilities, targets))
 
 
-def evaluate(
+def summarize(scores: Scores) -> dict[str, float]:
+    """Return every metric of scored examples."""
+    return {
+        "accuracy": scores.accuracy(),
+        "nll": scores.negative_log_likelihood(),
+        "brier": scores.brier_score(),
+        "ece": scores.expected_calibration_error(),
+        "ece_equal_mass": scores.expected_calibration_error(equal_mass=True),
+        "mce": scores.maximum_calibration_error(),
+        "aurc": scores.area_under_risk_coverage(),
+        "entropy": scores.mean_entropy(),
+    }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was found on one part of the data."""
+
+    targets: Tensor
+    pooled: Pool
+    last: Pool | None
+    members: list[dict[str, float]]
+    growing: list[dict[str, float]]
+    member_temperatures: list[float]
+
+
+def predict(
     ensemble: Ensemble,
     data: Images,
     normalization: Normalization,
     engine: Engine,
     *,
     batch_size: int,
-    last: int | None = None,
     workers: int = 0,
     channels_last: bool = False,
-    on_member: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
-    """Return the metrics of all members pooled, of the last few pooled, of each, and of the first 1, 2, ...
+) -> Iterator[Tensor]:
+    """Yield each member's probabilities over a data set, [N, C].
 
-    Every process predicts its part of the data; all get the whole result. No more than four sets of
-    predictions are in memory, whatever the number of members.
+    Every process predicts its part of the data; all get the whole.
 
     Args:
-        ensemble: What to measure, on the engine's device.
-        data: On what.
+        ensemble: What predicts, on the engine's device.
+        data: What it is asked about.
         normalization: Turns pixels into inputs.
         engine: Which processes take part.
         batch_size: Images in a batch.
-        last: How many of the last members are also pooled by themselves.
         workers: Processes that read streamed images.
         channels_last: Whether inputs have the channels-last memory format.
-        on_member: Called with the number of members done.
     """
     number, count = engine.share
     chosen = torch.arange(number, len(data), count)
@@ -62,21 +78,46 @@ def evaluate(
         device=engine.device,
         channels_last=channels_last,
     )
-    targets = data.labels.cpu()
-    total, total_of_last = torch.zeros(()), torch.zeros(())
-    members, growing = [], []
-    for index, part in enumerate(ensemble.predict_each(source), 1):
+    for part in ensemble.predict_each(source):
         whole = part.new_zeros(len(data), part.shape[1])
         whole[chosen] = part
-        member = engine.sum_over_processes(whole).cpu()
-        total = total + member
+        yield engine.sum_over_processes(whole).cpu()
+
+
+def evaluate(
+    ensemble: Ensemble,
+    predictions: Iterable[Tensor],
+    targets: Tensor,
+    *,
+    last: int | None = None,
+    member_temperatures: Sequence[float] | None = None,
+    fit_temperatures: bool = False,
+) -> Evaluation:
+    """Return what all members pooled, the last few pooled, each, and the first 1, 2, ... are worth.
+
+    Beyond the pooled predictions one member's are in memory, whatever the number of members.
+
+    Args:
+        ensemble: Whose members predicted.
+        predictions: Each member's probabilities.
+        targets: The true class of each example.
+        last: How many of the last members are also pooled by themselves.
+        member_temperatures: Of each member, for the pool at temperatures; 1 if None.
+        fit_temperatures: Find them on these predictions instead.
+    """
+    pooled, pooled_last = Pool(ensemble.temperature), Pool()
+    temperatures = list(member_temperatures or [])
+    members, growing = [], []
+    for index, member in enumerate(predictions, 1):
+        if len(temperatures) < index:
+            temperatures.append(_fit(member, targets) if fit_temperatures else 1.0)
+        pooled.add(member, temperatures[index - 1])
         if last and index > len(ensemble) - last:
-            total_of_last = total_of_last + member
+            pooled_last.add(member, temperatures[index - 1])
         members.append(measure(member, targets))
-        growing.append(measure(total / index, targets))
-        if on_member is not None:
-            on_member(index)
-    result: dict[str, Any] = {"pooled": growing[-1], "members": members, "growing": growing}
-    if last:
-        result["last"] = measure(total_of_last / last, targets)
-    return result
+        growing.append(measure(pooled.mean, targets))
+    return Evaluation(targets, pooled, pooled_last if last else None, members, growing, temperatures)
+
+
+def _fit(probabilities: Tensor, targets: Tensor) -> float:
+    return fit_temperature(log_probabilities(probabilities), targets).value

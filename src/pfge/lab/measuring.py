@@ -1,15 +1,22 @@
 """Turn what a method collected into a saved ensemble and a line of results."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
+from torch import Tensor
+
+from pfge.calibration import fit_temperature, log_probabilities, scale_probabilities
 from pfge.collectors import Collector
 from pfge.ensemble import Ensemble
 from pfge.ensemble_folder import MANIFEST
 from pfge.lab.bench import Bench
+from pfge.lab.evaluation import Evaluation, measure
+from pfge.lab.pool import Pool
 from pfge.lab.results import append_result, read_results
 from pfge.methods import Setting
-from pfge.weights import Weights
+from pfge.scores import Scores, score_examples
+from pfge.storage import write_tensors
 
 STARRED = ("FGE", "SWAG")
 """Methods that are also measured with as many members as PFGE has: their last ones."""
@@ -27,56 +34,136 @@ def measured_rows(bench: Bench, seed: int) -> set[str]:
     return rows
 
 
-def record_w0(bench: Bench, seed: int, w0: Weights) -> None:
-    """Measure the start point as it is, with its own BatchNorm statistics."""
-    _measure(bench, seed, "w0", bench.make_ensemble([w0], method="w0", iterations=[0]), iterations=0)
-
-
-def record(bench: Bench, seed: int, setting: Setting, method: str, collector: Collector) -> None:
+def record_collected(bench: Bench, seed: int, setting: Setting, method: str, collector: Collector) -> None:
     """Refresh BatchNorm for every member, save the ensemble, and measure it."""
+
+    def make() -> Ensemble:
+        raw = bench.make_ensemble(collector.members(), method=str(collector), iterations=collector.iterations)
+        return bench.refresh_batch_norm(raw, seed, f"seed {seed}: BatchNorm of {method}")
+
+    ensemble = saved_ensemble(bench, seed, method, make)
+    last = setting.members if method in STARRED else None
+    record_ensemble(bench, seed, method, ensemble, iterations=setting.iterations, last=last)
+
+
+def saved_ensemble(bench: Bench, seed: int, method: str, make: Callable[[], Ensemble]) -> Ensemble:
+    """Return the ensemble that the run folder has of a method; it is made and saved if there is none."""
     path = bench.folder.ensemble(seed, method)
     saved = (path / MANIFEST).exists()
     bench.engine.wait_for_all()  # nobody saves before everybody has looked
     if not saved:
-        raw = bench.make_ensemble(collector.members(), method=str(collector), iterations=collector.iterations)
-        fresh = bench.refresh_batch_norm(raw, seed, f"seed {seed}: BatchNorm of {method}")
-        bench.engine.first_does(lambda: fresh.save(path))
-    last = setting.members if method in STARRED else None
-    _measure(bench, seed, method, bench.load_ensemble(path), iterations=setting.iterations, last=last)
+        ensemble = make()
+        bench.engine.first_does(lambda: ensemble.save(path))
+    return bench.load_ensemble(path)
+
+
+def record_ensemble(
+    bench: Bench,
+    seed: int,
+    method: str,
+    ensemble: Ensemble,
+    *,
+    iterations: int = 0,
+    trainings: int = 1,
+    last: int | None = None,
+) -> None:
+    """Measure an ensemble and append its row, and that of its last members if they are asked for.
+
+    Args:
+        bench: The experiment.
+        seed: Which of its seeds.
+        method: The name of the row.
+        ensemble: What to measure.
+        iterations: What it cost beyond w0.
+        trainings: How many trainings from a start of their own it took, that of w0 included.
+        last: How many of the last members have a row of their own.
+    """
+    last = min(last, len(ensemble)) if last else None
+    found = _evaluate(bench, seed, method, ensemble, last)
+    if not bench.engine.is_first:
+        return
+
+    def append(name: str, pools: Mapping[str, Pool], members: int, extra: Mapping[str, Any]) -> None:
+        row = {
+            "seed": seed,
+            "method": name,
+            "members": members,
+            "bytes": ensemble.nbytes * members // len(ensemble),
+            "bytes_of_one": bench.bytes_of_one,
+            "iterations": iterations,
+            "trainings": trainings,
+            "member_iterations": ensemble.iterations[-members:],
+        }
+        measured, scores = _measure(found, pools, members)
+        path = bench.folder.scores(seed, name)
+        path.parent.mkdir(exist_ok=True)
+        write_tensors(path, scores)
+        append_result(bench.folder.results, {**row, **measured, **extra})
+
+    # First, so that a crash between the two leaves the method to be measured again.
+    if last and f"{method}*" not in _rows(bench, seed):
+        append(f"{method}*", {part: e.last for part, e in found.items() if e.last}, last, {})
+    of_members = {
+        "each": {part: e.members for part, e in found.items()},
+        "growing": {part: e.growing for part, e in found.items()},
+    }
+    append(method, {part: e.pooled for part, e in found.items()}, len(ensemble), of_members)
 
 
 def _rows(bench: Bench, seed: int) -> set[str]:
     return {row["method"] for row in read_results(bench.folder.results) if row["seed"] == seed}
 
 
+def _evaluate(
+    bench: Bench, seed: int, method: str, ensemble: Ensemble, last: int | None
+) -> dict[str, Evaluation]:
+    """Return what was found on each part of the data; temperatures are validation's on the others too."""
+    parts = bench.splits.for_evaluation()
+    found: dict[str, Evaluation] = {}
+    temperatures = None
+    for part in sorted(parts, key=lambda part: part != "validation"):
+        found[part] = bench.evaluate(
+            ensemble,
+            parts[part],
+            f"seed {seed}: {method} on {part}",
+            last=last,
+            member_temperatures=temperatures,
+            fit_temperatures=part == "validation",
+        )
+        temperatures = found[part].member_temperatures
+    return {part: found[part] for part in parts}
+
+
 def _measure(
-    bench: Bench, seed: int, method: str, ensemble: Ensemble, *, iterations: int, last: int | None = None
-) -> None:
-    one = ensemble.nbytes // len(ensemble)
-    last = min(last, len(ensemble)) if last else None
-    measured = {
-        part: bench.evaluate(ensemble, data, f"seed {seed}: {method} on {part}", last)
-        for part, data in bench.splits.for_evaluation().items()
-    }
-
-    def append(name: str, key: str, members: int) -> None:
-        row: dict[str, Any] = {
-            "seed": seed,
-            "method": name,
-            "members": members,
-            "bytes": members * one,
-            "bytes_of_one": one,
-            "iterations": iterations,
-            "member_iterations": ensemble.iterations[-members:],
-            **{part: result[key] for part, result in measured.items()},
+    found: Mapping[str, Evaluation], pools: Mapping[str, Pool], members: int
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return a row's metrics on each part, as predicted and at temperatures, and each example's scores."""
+    predictions = {part: pool.mean for part, pool in pools.items()}
+    measured: dict[str, Any] = {}
+    scores: dict[str, Tensor] = {}
+    for part, probabilities in predictions.items():
+        targets = found[part].targets
+        measured[part] = measure(probabilities, targets)
+        if members > 1:
+            measured[part]["mutual_information"] = pools[part].mutual_information.mean().item()
+            measured[part]["disagreement"] = pools[part].disagreement
+        scores |= _by_name(score_examples(probabilities, targets), part)
+    if "validation" in predictions:
+        logits = log_probabilities(predictions["validation"])
+        temperature = fit_temperature(logits, found["validation"].targets).value
+        at_temperature = {p: scale_probabilities(m, temperature) for p, m in predictions.items()}
+        measured["calibrated"] = {
+            "temperature": temperature,
+            **{part: measure(p, found[part].targets) for part, p in at_temperature.items()},
         }
-        if key == "pooled":
-            row["each"] = {part: result["members"] for part, result in measured.items()}
-            row["growing"] = {part: result["growing"] for part, result in measured.items()}
-        append_result(bench.folder.results, row)
+        measured["calibrated_members"] = {
+            "temperatures": found["validation"].member_temperatures[-members:],
+            **{part: measure(pool.mean_at_temperatures, found[part].targets) for part, pool in pools.items()},
+        }
+        for part, probabilities in at_temperature.items():
+            scores |= _by_name(score_examples(probabilities, found[part].targets), f"{part}.calibrated")
+    return measured, scores
 
-    if bench.engine.is_first:
-        # First, so that a crash between the two leaves the method to be measured again.
-        if last and f"{method}*" not in _rows(bench, seed):
-            append(f"{method}*", "last", last)
-        append(method, "pooled", len(ensemble))
+
+def _by_name(scores: Scores, prefix: str) -> dict[str, Tensor]:
+    return {f"{prefix}.{field.name}": getattr(scores, field.name) for field in fields(scores)}

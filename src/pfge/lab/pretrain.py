@@ -7,6 +7,7 @@ from torch import nn
 
 from pfge.lab.bench import Bench, make_sgd, open_bench
 from pfge.lab.config import ConfigError, Experiment
+from pfge.lab.data.seeding import derive_seed
 from pfge.lab.progress import Reporter
 from pfge.lab.start_weights import load_start_weights
 from pfge.lab.walk import walk
@@ -29,13 +30,19 @@ def pretrain(experiment: Experiment, path: Path, reporter: Reporter) -> list[dic
         return [_find_and_measure(bench, seed) for seed in experiment.seeds]
 
 
-def find_w0(bench: Bench, seed: int) -> Weights:
-    """Return the start weights of a seed; those found once stay in the run folder."""
-    path = bench.folder.of_seed(seed) / W0
+def find_w0(bench: Bench, seed: int, number: int = 1) -> Weights:
+    """Return the start weights of a seed; those found once stay in the run folder.
+
+    Args:
+        bench: The experiment.
+        seed: Which.
+        number: Counts independent trainings of the same seed; all but the first are a deep ensemble's.
+    """
+    path = bench.folder.of_seed(seed) / (W0 if number == 1 else f"w0-{number}.safetensors")
     found = path.exists()
     bench.engine.wait_for_all()  # nobody writes before everybody has looked
     if not found:
-        model = _make_w0(bench, seed)
+        model = _make_w0(bench, seed, number)
         bench.engine.first_does(lambda: write_tensors(path, view_weights(model)))
     return read_tensors(path)[0]
 
@@ -45,23 +52,31 @@ def _find_and_measure(bench: Bench, seed: int) -> dict[str, Any]:
     # What a run that was stopped would continue from has served its purpose.
     bench.engine.first_does(lambda: (bench.folder.of_seed(seed) / CHECKPOINT).unlink(missing_ok=True))
     measured = {
-        part: bench.evaluate(ensemble, data, f"seed {seed}: w0 on {part}")["pooled"]
+        part: bench.evaluate(ensemble, data, f"seed {seed}: w0 on {part}").growing[-1]
         for part, data in bench.splits.for_evaluation().items()
     }
     return {"seed": seed, "file": bench.folder.of_seed(seed) / W0, **measured}
 
 
-def _make_w0(bench: Bench, seed: int) -> nn.Module:
+def pretraining_iterations(bench: Bench, seed: int) -> int:
+    """Return how many updates it takes to train w0."""
+    return max(round(bench.experiment.pretrain.epochs * bench.batches(seed, "pretraining").per_epoch), 1)
+
+
+def _make_w0(bench: Bench, seed: int, number: int) -> nn.Module:
     recipe = bench.experiment.pretrain
     if recipe.weights:
         model = bench.build_seeded_model(seed)
         load_start_weights(model, Path(recipe.weights).expanduser())
         return model
-    model = bench.build_seeded_model(seed, **recipe.options)
+    own_seed = seed if number == 1 else derive_seed(seed, "deep ensemble", number)
+    model = bench.build_seeded_model(own_seed, **recipe.options)
     if recipe.options:
         _check_that_members_can_start_there(bench, model)
     if recipe.epochs:
-        _train(bench, seed, model)
+        checkpoint = CHECKPOINT if number == 1 else f"pretrain-{number}.checkpoint"
+        name = "w0" if number == 1 else f"member {number} of DeepEnsemble"
+        _train(bench, own_seed, model, bench.folder.of_seed(seed) / checkpoint, f"seed {seed}: find {name}")
     return model
 
 
@@ -76,10 +91,10 @@ def _check_that_members_can_start_there(bench: Bench, model: nn.Module) -> None:
         ) from None
 
 
-def _train(bench: Bench, seed: int, model: nn.Module) -> None:
+def _train(bench: Bench, seed: int, model: nn.Module, checkpoint: Path, name: str) -> None:
     recipe = bench.experiment.pretrain
     source = bench.batches(seed, "pretraining")
-    iterations = max(round(recipe.epochs * source.per_epoch), 1)
+    iterations = pretraining_iterations(bench, seed)
     optimizer = make_sgd(model, rate=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
     walk(
         Trajectory(model, optimizer, pretraining_schedule(iterations, recipe.rate), []),
@@ -87,8 +102,8 @@ def _train(bench: Bench, seed: int, model: nn.Module) -> None:
         bench.engine,
         iterations=iterations,
         seed=seed,
-        checkpoint=bench.folder.of_seed(seed) / CHECKPOINT,
+        checkpoint=checkpoint,
         checkpoint_seconds=bench.experiment.engine.checkpoint_seconds,
         reporter=bench.reporter,
-        name=f"seed {seed}: find w0",
+        name=name,
     )

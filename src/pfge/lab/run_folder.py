@@ -45,6 +45,10 @@ class RunFolder:
         """Return the folder of a finished ensemble."""
         return self.of_seed(seed) / "ensembles" / method
 
+    def scores(self, seed: int, row: str) -> Path:
+        """Return the file of the scores that a row's ensemble has for each example."""
+        return self.of_seed(seed) / "scores" / f"{row.replace('*', '-last')}.safetensors"
+
     @contextmanager
     def opened(self, experiment: Experiment) -> Iterator[None]:
         """Hold the folder for this process, new or continued.

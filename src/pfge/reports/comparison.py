@@ -6,7 +6,7 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import Any
 
-ORDER = ("w0", "SWA", "FGE", "FGE*", "SWAG", "SWAG*", "PFGE")
+ORDER = ("w0", "SWA", "EMA", "FGE", "FGE*", "SWAG", "SWAG*", "PFGE", "Snapshot", "MCDropout", "DeepEnsemble")
 COLUMNS = ("method", "members", "bytes", "memory", "accuracy %", "NLL", "ECE %", "iterations")
 BEST = "▲"
 
@@ -41,15 +41,21 @@ class Row:
     nll: Number
     ece: Number
     iterations: int
+    trainings: int
+
+
+def by_method(results: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the results of each method, in the paper's order, then others in theirs."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        found.setdefault(result["method"], []).append(result)
+    known = [name for name in ORDER if name in found]
+    return {name: found[name] for name in [*known, *(n for n in found if n not in ORDER)]}
 
 
 def summarize(results: Sequence[dict[str, Any]], part: str = "test") -> list[Row]:
-    """Return a row for each method, in the paper's order, then others in theirs."""
-    by_method: dict[str, list[dict[str, Any]]] = {}
-    for result in results:
-        by_method.setdefault(result["method"], []).append(result)
-    known = [name for name in ORDER if name in by_method]
-    return [_row(name, by_method[name], part) for name in [*known, *(n for n in by_method if n not in ORDER)]]
+    """Return a row for each method."""
+    return [_row(method, rows, part) for method, rows in by_method(results).items()]
 
 
 def comparison_cells(rows: Sequence[Row]) -> list[list[str]]:
@@ -74,15 +80,15 @@ def comparison_cells(rows: Sequence[Row]) -> list[list[str]]:
             metric(row, "accuracy", 100, 2),
             metric(row, "nll", 1, 4),
             metric(row, "ece", 100, 2),
-            f"{row.iterations:,}",
+            f"{row.iterations:,}" + (f" ({row.trainings} trainings)" if row.trainings > 1 else ""),
         ]
         for row in rows
     ]
 
 
-def to_markdown(rows: Sequence[Row]) -> str:
-    """Return the table as Markdown."""
-    lines = [COLUMNS, ["---", *["---:"] * (len(COLUMNS) - 1)], *comparison_cells(rows)]
+def to_markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """Return a table as Markdown, all but the first column to the right."""
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *cells]
     return "\n".join(
         "| " + " | ".join(cell.strip().replace("*", "\\*") for cell in line) + " |" for line in lines
     )
@@ -99,5 +105,6 @@ def _row(method: str, results: Sequence[dict[str, Any]], part: str) -> Row:
         bytes=first["bytes"],
         relative_bytes=first["bytes"] / first["bytes_of_one"],
         iterations=first["iterations"],
+        trainings=first.get("trainings", 1),  # runs of an older version do not say
         **numbers,
     )

@@ -1,0 +1,118 @@
+"""What measuring an ensemble costs beside its forward passes: 10 members, 10,000 images, all metrics.
+
+    python -m benchmarks.evaluation [--quick]
+
+Time: of each member, what the lab does with its predictions (pooled, alone, the growing ensemble,
+temperatures) against the forward passes that gave them, in one run; the ratio is the median over members.
+Memory: peaks of processes of their own, in copies of the pooled predictions [N, C], with more members and
+with more batches.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from pfge import Ensemble, view_weights
+from pfge.lab.data import ImageSet, Normalization, evaluation_batches
+from pfge.lab.evaluation import evaluate
+from pfge.lab.heap import keep_freed_memory
+from pfge.lab.models import build_model
+
+CLASSES = 10
+MANY_IMAGES, MANY_CLASSES = 10_000, 1_000
+NORMALIZATION = Normalization((0.5,) * 3, (0.25,) * 3)
+
+
+def make_images(count: int) -> ImageSet:
+    """Return random images."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(CLASSES, (count,), generator=generator)
+    return ImageSet(images, labels, tuple("0123456789"))
+
+
+def measure_time(members: int, images: int) -> tuple[float, float]:
+    """Return the median ratio of measuring a member to its forward passes, and the seconds of those."""
+    data = make_images(images)
+    batches = evaluation_batches(data, NORMALIZATION, batch_size=500, channels_last=True)
+    weights = [view_weights(build_model("resnet20", classes=CLASSES)) for _ in range(members)]
+    warnings.simplefilter("ignore")  # random images have no temperature
+    ensemble = Ensemble(weights, lambda: build_model("resnet20", classes=CLASSES))
+    forward: list[float] = []
+    whole: list[float] = []
+
+    def predictions() -> Iterator[Tensor]:
+        # The time between two requests is what evaluation spends on a member; that inside one, the passes.
+        each = ensemble.predict_each(batches)
+        while True:
+            start = time.perf_counter()
+            member = next(each, None)
+            if member is None:
+                return
+            forward.append(time.perf_counter() - start)
+            given = time.perf_counter()
+            yield member
+            whole.append(forward[-1] + time.perf_counter() - given)
+
+    evaluate(ensemble, predictions(), data.labels, last=4, fit_temperatures=True)
+    return median(w / f for w, f in zip(whole, forward, strict=True)), median(forward)
+
+
+def peak_memory(members: int, batches: int) -> int:
+    """Return the peak resident bytes of a process that evaluates so many members over so many batches."""
+    code = f"from benchmarks.evaluation import evaluate_made; evaluate_made({members}, {batches})"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return int(run.stdout)
+
+
+def evaluate_made(members: int, batches: int) -> None:
+    """Evaluate a linear model on made inputs, and print the peak resident bytes."""
+    torch.manual_seed(0)
+    weights = [{"weight": torch.randn(MANY_CLASSES, 8)} for _ in range(members)]
+    ensemble = Ensemble(weights, lambda: torch.nn.Linear(8, MANY_CLASSES, bias=False))
+    inputs = list(torch.randn(MANY_IMAGES, 8).chunk(batches))
+    # Mostly what the first member predicts, so that temperatures exist.
+    targets = torch.cat([x @ weights[0]["weight"].T for x in inputs]).argmax(dim=1)
+    targets[::3] = 0
+    evaluate(ensemble, ensemble.predict_each(inputs), targets, last=2, fit_temperatures=True)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer images, under 50 s")
+    options = parser.parse_args()
+    members, images = (5, 2_000) if options.quick else (10, 10_000)
+    keep_freed_memory()  # as the lab does
+    # Before anything else: a process begins with the peak of the one that starts it.
+    copy = 4 * MANY_IMAGES * MANY_CLASSES
+    few, more_members, more_batches = (peak_memory(*x) for x in ((4, 20), (12, 20), (4, 200)))
+    ratio, seconds = measure_time(members, images)
+    by_members, by_batches = (more_members - few) / copy, (more_batches - few) / copy
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, ResNet-20, {members} members, "
+        f"{images} images, {seconds:.2f} s of forward passes a member\n"
+    )
+    print(f"{'measured':<64}{'value':>8}{'wanted':>10}")
+    print(f"{'time with all metrics to forward passes alone':<64}{ratio:>8.3f}{'< 1.05':>10}")
+    print(
+        f"{'more memory for 12 members than 4, in pooled predictions':<64}{by_members:>8.2f}{'about 0':>10}"
+    )
+    print(
+        f"{'more memory for 200 batches than 20, in pooled predictions':<64}{by_batches:>8.2f}{'about 0':>10}"
+    )
+    ratios = {"time": ratio, "memory_by_members": by_members, "memory_by_batches": by_batches}
+    print(json.dumps({name: round(value, 4) for name, value in ratios.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""All that can be said of one saved ensemble: its metrics, unknown inputs, corrupted inputs."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pfge.ensemble import Ensemble
+from pfge.lab.bench import Bench
+from pfge.lab.config import ConfigError
+from pfge.lab.corrupted_images import corrupted
+from pfge.lab.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
+from pfge.lab.data import DataError, Images, Splits, evaluation_batches, load_data, take
+from pfge.lab.evaluation import measure
+from pfge.lab.ood import ood_metrics, ood_scores
+from pfge.lab.pool import Pool
+from pfge.scores import score_examples
+
+
+def assess(
+    bench: Bench,
+    ensemble: Ensemble,
+    *,
+    ood: Sequence[str] = (),
+    corruptions: Sequence[str] = (),
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return an ensemble's metrics, on test data, on unknown inputs and on corrupted ones.
+
+    Args:
+        bench: The data, the model and the hardware.
+        ensemble: What to measure.
+        ood: Names of data sets whose inputs are of unknown kinds.
+        corruptions: Names of corruptions, each at five strengths; "all" is every one.
+        seed: Of the corruptions.
+    """
+    names = [*CORRUPTIONS] if "all" in corruptions else [*corruptions]
+    for name in names:
+        require_corruption(name, STRENGTHS[0])
+    unknown = {name: _load_unknown(bench, name) for name in ood}  # errors before any long work
+    test = bench.splits.test
+    known = _pool(bench, ensemble, test, "test")
+    return {
+        "method": ensemble.method,
+        "model": ensemble.model,
+        "members": len(ensemble),
+        "bytes": ensemble.nbytes,
+        "temperature": ensemble.temperature,
+        "member_temperatures": ensemble.member_temperatures,
+        "data": bench.experiment.data.name,
+        "images": len(test),
+        "test": _metrics(known, test),
+        "reliability": score_examples(known.mean, test.labels.cpu()).reliability().to_dict(),
+        "ood": {name: _tell_apart(bench, ensemble, known, name, data) for name, data in unknown.items()},
+        "corruptions": {
+            name: [_corrupt(bench, ensemble, name, strength, seed) for strength in STRENGTHS]
+            for name in names
+        },
+    }
+
+
+def calibrate(bench: Bench, ensemble: Ensemble, how: Literal["pooled", "members"]) -> Ensemble:
+    """Return the ensemble with temperatures fitted on validation data."""
+    data = bench.splits.validation
+    if not len(data):
+        raise ConfigError(
+            "calibrating needs validation data that the ensemble was not trained on, and this experiment has "
+            "none; give a config with data.validation or data.halve_test"
+        )
+    batches = evaluation_batches(
+        data,
+        bench.splits.normalization,
+        batch_size=bench.experiment.data.evaluation_batch_size,
+        workers=bench.experiment.data.workers,
+        device=bench.engine.device,
+        channels_last=bench.experiment.engine.channels_last,
+    )
+    return ensemble.calibrated(batches, data.labels, each=how == "members")
+
+
+def _pool(bench: Bench, ensemble: Ensemble, data: Images, name: str) -> Pool:
+    pool = Pool(ensemble.temperature)
+    for member in bench.predict(ensemble, data, name):
+        pool.add(member)
+    return pool
+
+
+def _metrics(pool: Pool, data: Images) -> dict[str, float]:
+    found = measure(pool.mean, data.labels.cpu())
+    if pool.members > 1:
+        found["mutual_information"] = pool.mutual_information.mean().item()
+        found["disagreement"] = pool.disagreement
+    return found
+
+
+def _load_unknown(bench: Bench, name: str) -> Images:
+    settings = bench.experiment.data
+    splits = load_data(name, root=settings.root_folder, download=settings.download)
+    ours, theirs = _shape(bench.splits), _shape(splits)
+    if ours != theirs:
+        raise DataError(
+            f"images of unknown kinds must have the shape of {settings.name}'s, {ours}, got {theirs} of "
+            f"{name}; resize them first, or choose another data set"
+        )
+    return take(splits.test, min(settings.test_images, len(splits.test)), 0, part="unknown data")
+
+
+def _tell_apart(bench: Bench, ensemble: Ensemble, known: Pool, name: str, data: Images) -> dict[str, Any]:
+    unknown = _pool(bench, ensemble, data, name)
+    of_known, of_unknown = ood_scores(known), ood_scores(unknown)
+    return {
+        "images": len(data),
+        **{score: ood_metrics(of_known[score], of_unknown[score]) for score in of_known},
+    }
+
+
+def _corrupt(bench: Bench, ensemble: Ensemble, name: str, strength: int, seed: int) -> dict[str, float]:
+    data = corrupted(bench.splits.test, name, strength, seed)
+    pool = _pool(bench, ensemble, data, f"{name} {strength}")
+    return {"strength": strength, **_metrics(pool, data)}
+
+
+def _shape(splits: Splits) -> list[int]:
+    ((inputs, _),) = evaluation_batches(splits.test.select([0]), splits.normalization, batch_size=1)
+    return list(inputs.shape[1:])

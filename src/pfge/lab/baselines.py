@@ -1,0 +1,30 @@
+"""What users would pick instead: a deep ensemble, and dropout that stays on at test time."""
+
+from pfge.lab.bench import Bench
+from pfge.lab.mc_dropout import MCDropout
+from pfge.lab.measuring import record_ensemble, saved_ensemble
+from pfge.lab.pretrain import find_w0, pretraining_iterations
+from pfge.weights import Weights
+
+
+def make_deep_ensemble(bench: Bench, seed: int, w0: Weights, count: int) -> None:
+    """Train members from starts of their own, w0 being the first, and measure them."""
+    members = [w0, *(find_w0(bench, seed, number) for number in range(2, count + 1))]
+    cost = (count - 1) * pretraining_iterations(bench, seed)
+    raw = bench.make_ensemble(members, method=f"DeepEnsemble({count})")
+    # Each has the BatchNorm statistics of its own training.
+    ensemble = saved_ensemble(bench, seed, "DeepEnsemble", lambda: raw)
+    record_ensemble(bench, seed, "DeepEnsemble", ensemble, iterations=cost, trainings=count)
+
+
+def make_mc_dropout(bench: Bench, seed: int, w0: Weights, samples: int) -> None:
+    """Measure w0 with dropout left on."""
+    ensemble = MCDropout(
+        w0,
+        bench.build_model,
+        samples=samples,
+        seed=seed,
+        device=bench.engine.device,
+        forward=bench.engine.forward,
+    )
+    record_ensemble(bench, seed, "MCDropout", ensemble)

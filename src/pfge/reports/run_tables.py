@@ -1,0 +1,63 @@
+"""The tables of a run folder, for a terminal or a page: methods, calibration, differences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pfge.lab.run_folder import RunFolder
+from pfge.reports import calibration, comparison, differences
+from pfge.reports.comparison import BEST, by_method, comparison_cells, summarize
+
+REFERENCE = "PFGE"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text."""
+
+    title: str
+    columns: Sequence[str]
+    cells: list[list[str]]
+    note: str
+
+
+def run_tables(folder: RunFolder, results: Sequence[dict[str, Any]], part: str = "test") -> list[Table]:
+    """Return the tables that a run has the results for."""
+    seeds = len({result["seed"] for result in results})
+    about = f"mean ± standard error over {seeds} seeds; " if seeds > 1 else ""
+    tables = [
+        Table(
+            "methods",
+            comparison.COLUMNS,
+            comparison_cells(summarize(results, part)),
+            f"{about}{BEST} best; * the last members, as many as PFGE has; memory relative to one model; "
+            "iterations beyond w0.",
+        )
+    ]
+    if cells := calibration.calibration_cells(results, part):
+        note = "T: the temperature fitted on validation data, of the mean, or one of each member."
+        tables.append(Table("calibration", calibration.COLUMNS, cells, note))
+    if cells := differences.difference_cells(_against_reference(folder, results, part)):
+        note = (
+            f"Each method minus {REFERENCE}: the interval from drawing the test images again (paired "
+            "bootstrap), the standard error over seeds, and a verdict where neither explains the difference."
+        )
+        tables.append(Table(f"differences from {REFERENCE}", differences.COLUMNS, cells, note))
+    return tables
+
+
+def _against_reference(
+    folder: RunFolder, results: Sequence[dict[str, Any]], part: str
+) -> dict[str, dict[str, differences.Against]]:
+    rows = by_method(results)
+    if REFERENCE not in rows:
+        return {}
+    scores = {
+        method: differences.read_scores(
+            {row["seed"]: folder.scores(row["seed"], method) for row in of_method}, part
+        )
+        for method, of_method in rows.items()
+    }
+    reference = scores.pop(REFERENCE)
+    found = {method: differences.compare_scores(of_method, reference) for method, of_method in scores.items()}
+    return {method: against for method, against in found.items() if against is not None}
