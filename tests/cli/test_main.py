@@ -149,8 +149,8 @@ def test_a_command_that_does_not_exist_is_refused(capsys: Captured) -> None:
         ("ensemble.high=big", "ensemble.high must be a number, got 'big'"),
         (
             "ensemble.methods=['DE']",
-            "ensemble.methods must be among SWA, FGE, SWAG, PFGE, EMA, Snapshot, DeepEnsemble, MCDropout, "
-            "got 'DE'",
+            "ensemble.methods must be among SWA, FGE, SWAG, PFGE, EMA, Snapshot, FGE*, SWAG*, DeepEnsemble, "
+            "MCDropout, got 'DE'",
         ),
         ("ensemble.high", "an override is written key=value, got 'ensemble.high'"),
         ("model.name=resnet21", "the depth must be 6n+2, got 21 in 'resnet21'; nearest: resnet20"),

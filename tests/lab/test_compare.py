@@ -311,6 +311,19 @@ def test_one_period_makes_pfge_swa(tmp_path: Path) -> None:
     assert_same_parameters(saved(tmp_path, "PFGE"), saved(tmp_path, "SWA"))
 
 
+def test_a_starred_method_alone_measures_the_last_members_only(
+    finished: Path, results: Results, tmp_path: Path
+) -> None:
+    found = run(tiny("ensemble.methods=['FGE*','SWAG*','PFGE']"), tmp_path)
+    assert [result["method"] for result in found] == ["w0", "FGE*", "SWAG*", "PFGE"]
+    for method in ("FGE*", "SWAG*"):
+        alone, beside = row(found, method), row(results, method)
+        assert len(alone.pop("each")["test"]) == len(alone.pop("growing")["test"]) == 4
+        assert alone == beside
+    for one, other in zip(saved(tmp_path, "FGE-last"), saved(finished, "FGE")[-4:], strict=True):
+        assert_same_weights(one, other)
+
+
 # The same again
 
 

@@ -51,12 +51,17 @@ def _run_methods(bench: Bench, seed: int, measured: set[str]) -> None:
         record_ensemble(bench, seed, "w0", bench.make_ensemble([w0], method="w0", iterations=[0]))
     setting = bench.experiment.ensemble.setting(bench.batches(seed, "ensembling").per_epoch)
     bench.engine.first_does(lambda: _forget_members(bench.folder.of_seed(seed)))
-    listeners = {name: _make_collector(bench, seed, setting, name) for name in methods if name in LISTENERS}
+    listeners = {
+        name: _make_collector(bench, seed, setting, name)
+        for name in dict.fromkeys(method.rstrip("*") for method in methods)
+        if name in LISTENERS
+    }
     if listeners:
         _walk_together(bench, seed, setting, w0, [*listeners.values()], branches="PFGE" in methods)
     for name, collector in listeners.items():
-        if name not in measured:
-            record_collected(bench, seed, setting, name, collector)
+        row = name if name in methods else f"{name}*"
+        if row not in measured:
+            record_collected(bench, seed, setting, row, collector)
     waiting = [name for name in methods if name not in measured]
     for name in ("PFGE", "Snapshot"):
         if name in waiting:
@@ -80,7 +85,7 @@ def _walk_together(
         if branch and (state := branch.state(trajectory)) and bench.engine.is_first:
             save_checkpoint(folder / BRANCH, state)
 
-    names = ", ".join(name for name in LISTENERS if name in bench.experiment.ensemble.methods)
+    names = ", ".join(str(listener).partition("(")[0] for listener in listeners)
     _walk(bench, seed, setting, trajectory, names, SHARED, on_update=note_branch)
 
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from pfge.methods import METHODS, PAPER, Setting, Variant
 
-ALL_METHODS = (*METHODS, "DeepEnsemble", "MCDropout")
+ALL_METHODS = (*METHODS, "FGE*", "SWAG*", "DeepEnsemble", "MCDropout")
+"""A star without the method itself: only its last members are measured, as many as PFGE has."""
 
 ABOVE_0 = (
     "data.batch_size",
@@ -164,7 +165,7 @@ class Experiment:
                 f"ensemble must have cycle <= period <= length, got {self.ensemble.cycle}, "
                 f"{self.ensemble.period} and {self.ensemble.length}"
             )
-        if "SWAG" in self.ensemble.methods and self.ensemble.length < 2 * self.ensemble.cycle:
+        if {"SWAG", "SWAG*"} & set(self.ensemble.methods) and self.ensemble.length < 2 * self.ensemble.cycle:
             raise ConfigError(
                 f"ensemble.length must be two cycles or more, as SWAG needs two points, got "
                 f"{self.ensemble.length} with a cycle of {self.ensemble.cycle}; or leave it out of "

@@ -35,10 +35,12 @@ def measured_rows(bench: Bench, seed: int) -> set[str]:
 
 
 def record_collected(bench: Bench, seed: int, setting: Setting, method: str, collector: Collector) -> None:
-    """Refresh BatchNorm for every member, save the ensemble, and measure it."""
+    """Refresh BatchNorm for every member, or the last of a starred method, save them and measure them."""
 
     def make() -> Ensemble:
         raw = bench.make_ensemble(collector.members(), method=str(collector), iterations=collector.iterations)
+        if method.endswith("*"):
+            raw = raw.last(min(setting.members, len(raw)))
         return bench.refresh_batch_norm(raw, seed, f"seed {seed}: BatchNorm of {method}")
 
     ensemble = saved_ensemble(bench, seed, method, make)

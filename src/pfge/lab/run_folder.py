@@ -43,11 +43,11 @@ class RunFolder:
 
     def ensemble(self, seed: int, method: str) -> Path:
         """Return the folder of a finished ensemble."""
-        return self.of_seed(seed) / "ensembles" / method
+        return self.of_seed(seed) / "ensembles" / _file_name(method)
 
     def scores(self, seed: int, row: str) -> Path:
         """Return the file of the scores that a row's ensemble has for each example."""
-        return self.of_seed(seed) / "scores" / f"{row.replace('*', '-last')}.safetensors"
+        return self.of_seed(seed) / "scores" / f"{_file_name(row)}.safetensors"
 
     @contextmanager
     def opened(self, experiment: Experiment) -> Iterator[None]:
@@ -104,6 +104,10 @@ def describe_environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
+
+
+def _file_name(row: str) -> str:
+    return row.replace("*", "-last")
 
 
 def _processor() -> str:
