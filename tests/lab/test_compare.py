@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -355,6 +356,15 @@ def test_a_finished_run_is_not_run_again(finished: Path, results: Results) -> No
         assert run(tiny(), finished) == results
     assert steps == [0]
     assert outcome(finished) == before
+
+
+def test_without_its_results_a_finished_run_is_only_measured_again(finished: Path, tmp_path: Path) -> None:
+    copytree(finished, tmp_path / "copy")
+    (tmp_path / "copy" / "results.jsonl").unlink()
+    with counted_steps() as steps:
+        run(tiny(), tmp_path / "copy")
+    assert steps == [0]
+    assert outcome(tmp_path / "copy") == outcome(finished)
 
 
 def test_a_finished_run_keeps_nothing_that_only_an_unfinished_one_needs(finished: Path) -> None:

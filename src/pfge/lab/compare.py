@@ -12,7 +12,7 @@ from pfge.lab.bench import Bench, make_sgd, open_bench
 from pfge.lab.branch import Branch
 from pfge.lab.config import Experiment
 from pfge.lab.follower_store import FollowerStore
-from pfge.lab.measuring import expected_rows, measured_rows, record_collected, record_ensemble
+from pfge.lab.measuring import expected_rows, is_saved, measured_rows, record_collected, record_ensemble
 from pfge.lab.pretrain import find_w0
 from pfge.lab.progress import Reporter
 from pfge.lab.results import read_results
@@ -56,16 +56,20 @@ def _run_methods(bench: Bench, seed: int, measured: set[str]) -> None:
         for name in dict.fromkeys(method.rstrip("*") for method in methods)
         if name in LISTENERS
     }
-    if listeners:
+    rows = {name: name if name in methods else f"{name}*" for name in listeners}
+    # An ensemble that is there only has to be measured: who removes the results can have them anew.
+    if any(not is_saved(bench, seed, row) for row in rows.values()):
         _walk_together(bench, seed, setting, w0, [*listeners.values()], branches="PFGE" in methods)
-    for name, collector in listeners.items():
-        row = name if name in methods else f"{name}*"
+    for name, row in rows.items():
         if row not in measured:
-            record_collected(bench, seed, setting, row, collector)
+            record_collected(bench, seed, setting, row, listeners[name])
     waiting = [name for name in methods if name not in measured]
     for name in ("PFGE", "Snapshot"):
         if name in waiting:
-            record_collected(bench, seed, setting, name, _walk_alone(bench, seed, setting, w0, name))
+            collector = _make_collector(bench, seed, setting, name)
+            if not is_saved(bench, seed, name):
+                _walk_alone(bench, seed, setting, w0, name, collector)
+            record_collected(bench, seed, setting, name, collector)
     if "DeepEnsemble" in waiting:
         make_deep_ensemble(bench, seed, w0, setting.members)
     if "MCDropout" in waiting:
@@ -89,13 +93,13 @@ def _walk_together(
     _walk(bench, seed, setting, trajectory, names, SHARED, on_update=note_branch)
 
 
-def _walk_alone(bench: Bench, seed: int, setting: Setting, w0: Weights, name: str) -> Collector:
+def _walk_alone(
+    bench: Bench, seed: int, setting: Setting, w0: Weights, name: str, collector: Collector
+) -> None:
     """Follow a method's own path: PFGE's from where it leaves the shared one, if anybody shares."""
-    collector = _make_collector(bench, seed, setting, name)
     trajectory = _make_trajectory(bench, setting.schedule(name), w0, [collector])
     checkpoint, start = (ALONE, BRANCH) if name == "PFGE" else (SNAPSHOT, None)
     _walk(bench, seed, setting, trajectory, name, checkpoint, start=start)
-    return collector
 
 
 def _walk(

@@ -51,12 +51,17 @@ def record_collected(bench: Bench, seed: int, setting: Setting, method: str, col
 def saved_ensemble(bench: Bench, seed: int, method: str, make: Callable[[], Ensemble]) -> Ensemble:
     """Return the ensemble that the run folder has of a method; it is made and saved if there is none."""
     path = bench.folder.ensemble(seed, method)
-    saved = (path / MANIFEST).exists()
-    bench.engine.wait_for_all()  # nobody saves before everybody has looked
-    if not saved:
+    if not is_saved(bench, seed, method):
         ensemble = make()
         bench.engine.first_does(lambda: ensemble.save(path))
     return bench.load_ensemble(path)
+
+
+def is_saved(bench: Bench, seed: int, method: str) -> bool:
+    """Tell whether the run folder has the ensemble of a method."""
+    saved = (bench.folder.ensemble(seed, method) / MANIFEST).exists()
+    bench.engine.wait_for_all()  # nobody saves before everybody has looked
+    return saved
 
 
 def record_ensemble(
