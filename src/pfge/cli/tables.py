@@ -10,7 +10,9 @@ from rich.table import Table
 from torch import distributed
 
 from pfge.lab.config import Experiment
+from pfge.lab.diagnosis import Diagnosis
 from pfge.lab.run_folder import RunFolder
+from pfge.reports import diagnosis
 from pfge.reports.calibration import assessment_tables
 from pfge.reports.run_tables import REFERENCE, run_tables
 
@@ -31,6 +33,15 @@ def print_assessment(found: Mapping[str, Any], file: Path) -> None:
     for title, columns, cells in assessment_tables(found):
         _print(f"{about}: {title}", columns, cells)
     _console().print(f"Everything as JSON: {file}", markup=False, highlight=False)
+
+
+def print_diagnosis(found: Diagnosis) -> None:
+    """Print what was found of one ensemble, as a table and in words."""
+    _print(
+        f"seed {found.seed}: {found.method}, adjacent members", diagnosis.COLUMNS, diagnosis.pair_cells(found)
+    )
+    for sentence in diagnosis.in_words(found):
+        _console().print(f"- {sentence}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_start_weights(found: Sequence[dict[str, Any]]) -> None:

@@ -1,0 +1,41 @@
+"""`pfge diagnose`: what the geometry of a run's members shows, in words."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pfge.cli.compare import SubParsers
+
+
+def add_parser(commands: "SubParsers") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "diagnose",
+        help="say whether a run's members connect and differ, and what to change",
+        description="Look at adjacent members of a finished run: barriers on the straight line between them, "
+        "distance, angle, disagreement, BatchNorm and learning rates. Only training and validation data "
+        "are used, so that what you change is not chosen on the test set.",
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument(
+        "--methods", nargs="+", default=["PFGE"], metavar="NAME", help="whose ensembles (default: PFGE)"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the diagnosis and write it as JSON."""
+    from dataclasses import asdict
+
+    from pfge.cli.tables import print_diagnosis
+    from pfge.lab.diagnosis import diagnose
+    from pfge.lab.progress import Reporter
+    from pfge.storage import write_json
+
+    found = diagnose(options.folder, Reporter(), methods=options.methods, overrides=options.set)
+    for diagnosis in found:
+        print_diagnosis(diagnosis)
+    write_json(options.folder / "diagnosis.json", {"ensembles": [asdict(diagnosis) for diagnosis in found]})
+    return 0

@@ -1,0 +1,186 @@
+"""What the geometry of an ensemble's members shows, measured on training and validation data alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from pfge.ensemble import Ensemble
+from pfge.ensemble_folder import MANIFEST
+from pfge.lab.bench import Bench
+from pfge.lab.config_file import load_experiment
+from pfge.lab.data import Images, take
+from pfge.lab.engine import Engine
+from pfge.lab.pretrain import find_w0
+from pfge.lab.progress import Reporter
+from pfge.lab.run_folder import CONFIG, RunFolder
+from pfge.methods import Setting
+from pfge.storage import StorageError
+from pfge.weights import Weights, buffer_names, distance, interpolate, is_averaged
+
+IMAGES = 2000
+"""Training images that losses are measured on: enough for a barrier, and quick."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two adjacent members.
+
+    Attributes:
+        members: Their numbers, from 1.
+        distance: Between them, relative to the norm of the first's parameters.
+        angle: In degrees, between the ways from w0 to each of them.
+        loss: The mean of their training losses.
+        barrier: How far the training loss half-way on the straight line is above that; below 0 if lower.
+        disagreement: The share of validation examples that they classify differently.
+    """
+
+    members: tuple[int, int]
+    distance: float
+    angle: float
+    loss: float
+    barrier: float
+    disagreement: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found of one ensemble.
+
+    Attributes:
+        seed: Of the run.
+        method: The ensemble's.
+        pairs: Its adjacent members.
+        errors: Each member's error on validation data.
+        pooled_error: That of all together.
+        judged_on: What stood for validation data: "validation", or "training" where there is none.
+        stale_loss: The training loss of the members with w0's BatchNorm statistics; None without BatchNorm.
+        rates: The learning rate at which each member was taken; None where it belongs to no iteration.
+        low: The lowest rate of the run.
+    """
+
+    seed: int
+    method: str
+    pairs: list[Pair]
+    errors: list[float]
+    pooled_error: float
+    judged_on: str
+    stale_loss: float | None
+    rates: list[float | None]
+    low: float
+
+
+def diagnose(
+    path: Path, reporter: Reporter, *, methods: Sequence[str] = ("PFGE",), overrides: Sequence[str] = ()
+) -> list[Diagnosis]:
+    """Look at the ensembles of a run, for every seed that has them.
+
+    Args:
+        path: The run folder.
+        reporter: Where progress is shown.
+        methods: Whose ensembles.
+        overrides: Other settings than the run's, such as `data.root`.
+    """
+    folder = RunFolder(path)
+    if not (path / CONFIG).exists():
+        raise StorageError(f"{path} holds no run; make one by pfge compare --out {path}")
+    experiment = load_experiment(path / CONFIG, overrides)
+    bench = Bench.set_up(experiment, folder, Engine(experiment.engine), reporter)
+    wanted = [(seed, method) for seed in experiment.seeds for method in methods]
+    there = [(s, m) for s, m in wanted if (folder.ensemble(s, m) / MANIFEST).exists()]
+    if not there:
+        raise StorageError(
+            f"{path} has no finished ensemble of {', '.join(methods)} yet; run pfge compare --out {path} to "
+            "its end"
+        )
+    return [_diagnose(bench, seed, method) for seed, method in there]
+
+
+def _diagnose(bench: Bench, seed: int, method: str) -> Diagnosis:
+    ensemble = bench.load_ensemble(bench.folder.ensemble(seed, method))
+    if len(ensemble) < 2:
+        raise ValueError(
+            f"a diagnosis needs two members or more, but {method} of seed {seed} has {len(ensemble)}"
+        )
+    w0 = find_w0(bench, seed)
+    train = take(bench.splits.train, min(IMAGES, len(bench.splits.train)), seed, part="training data")
+    held_out = bench.splits.validation
+    judged_on, data = ("validation", held_out) if len(held_out) else ("training", train)
+    name = f"seed {seed}: {method}"
+    losses = _losses(bench, ensemble, train, f"{name}, members")
+    middles = _middles(bench, seed, ensemble, train, name)
+    classes = torch.stack([p.argmax(dim=1) for p in bench.predict(ensemble, data, f"{name}, {judged_on}")])
+    errors = [(predicted != data.labels.cpu()).double().mean().item() for predicted in classes]
+    pooled = bench.evaluate(ensemble, data, f"{name}, pooled").growing[-1]["accuracy"]
+    parameters = _parameter_names(ensemble.build_model())
+    pairs = []
+    for first in range(len(ensemble) - 1):
+        one, other = ({n: ensemble.members[i][n] for n in parameters} for i in (first, first + 1))
+        ends = (losses[first] + losses[first + 1]) / 2
+        pairs.append(
+            Pair(
+                (first + 1, first + 2),
+                distance(one, other) / _norm(one),
+                _angle({n: w0[n] for n in parameters}, one, other),
+                ends,
+                middles[first] - ends,
+                (classes[first] != classes[first + 1]).double().mean().item(),
+            )
+        )
+    setting = bench.experiment.ensemble.setting(bench.batches(seed, "ensembling").per_epoch)
+    return Diagnosis(
+        seed,
+        method,
+        pairs,
+        errors,
+        1 - pooled,
+        judged_on,
+        _stale_loss(bench, ensemble, w0, train, name),
+        _rates(setting, method, ensemble),
+        setting.low,
+    )
+
+
+def _losses(bench: Bench, ensemble: Ensemble, data: Images, name: str) -> list[float]:
+    return [member["nll"] for member in bench.evaluate(ensemble, data, name).members]
+
+
+def _middles(bench: Bench, seed: int, ensemble: Ensemble, data: Images, name: str) -> list[float]:
+    """Return the training loss half-way between adjacent members, with statistics of that point's own."""
+    members = ensemble.members
+    points = [interpolate(members[i], members[i + 1], 0.5) for i in range(len(ensemble) - 1)]
+    fresh = bench.refresh_batch_norm(bench.make_ensemble(points), seed, f"{name}, BatchNorm half-way")
+    return _losses(bench, fresh, data, f"{name}, half-way")
+
+
+def _stale_loss(bench: Bench, ensemble: Ensemble, w0: Weights, data: Images, name: str) -> float | None:
+    buffers = {n: w0[n] for n in buffer_names(ensemble.build_model())}
+    if not any(map(is_averaged, buffers.values())):
+        return None
+    stale = bench.make_ensemble([member | buffers for member in ensemble.members])
+    losses = _losses(bench, stale, data, f"{name}, BatchNorm of w0")
+    return sum(losses) / len(losses)
+
+
+def _rates(setting: Setting, method: str, ensemble: Ensemble) -> list[float | None]:
+    schedule = setting.schedule(method)
+    return [None if iteration is None else schedule(iteration) for iteration in ensemble.iterations]
+
+
+def _parameter_names(model: nn.Module) -> list[str]:
+    return [name for name, parameter in model.named_parameters() if is_averaged(parameter)]
+
+
+def _norm(weights: Weights) -> float:
+    return distance(weights, {name: torch.zeros_like(tensor) for name, tensor in weights.items()})
+
+
+def _angle(corner: Weights, one: Weights, other: Weights) -> float:
+    def way(end: Weights) -> Tensor:
+        return torch.cat([(end[name].double() - corner[name].double()).flatten() for name in corner])
+
+    first, second = way(one), way(other)
+    cosine = torch.nn.functional.cosine_similarity(first, second, dim=0).clamp(-1, 1)
+    return float(torch.rad2deg(torch.arccos(cosine)))

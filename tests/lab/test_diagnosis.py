@@ -1,0 +1,122 @@
+"""What the geometry of members shows, against the same worked out by hand."""
+
+import json
+from math import acos, degrees
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pfge import Ensemble, Weights, load_weights, refresh_batch_norm
+from pfge.cli.main import main
+from pfge.lab.data import Splits, load_data, take
+from pfge.lab.diagnosis import Diagnosis, diagnose
+from pfge.lab.progress import Reporter
+from pfge.storage import StorageError, read_tensors
+from tests.lab.test_compare import batches, small_conv
+from tests.lab.tiny import run, tiny
+
+
+@pytest.fixture(scope="module")
+def digits() -> Splits:
+    return load_data("digits")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run(tiny("ensemble.methods=['SWA','PFGE']", "ensemble.length=8"), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(finished: Path) -> Diagnosis:
+    (found,) = diagnose(finished, Reporter(quiet=True))
+    return found
+
+
+def members_of(folder: Path) -> list[Weights]:
+    return list(Ensemble.load(folder / "seed-1" / "ensembles" / "PFGE", small_conv).members)
+
+
+def flat(weights: Weights) -> Tensor:
+    return torch.cat([weights[name].double().flatten() for name, _ in small_conv().named_parameters()])
+
+
+def training_loss(weights: Weights, digits: Splits) -> float:
+    model = small_conv().eval()
+    load_weights(model, weights)
+    train = take(digits.train, 1000, 1, part="")
+    with torch.no_grad():
+        logits = model(digits.normalization(train.images))  # type: ignore[union-attr]
+    return cross_entropy(logits, train.labels).item()
+
+
+def test_the_pair_is_as_far_and_as_wide_as_by_hand(finished: Path, found: Diagnosis) -> None:
+    one, other = map(flat, members_of(finished))
+    w0 = flat(read_tensors(finished / "seed-1" / "w0.safetensors")[0])
+    (pair,) = found.pairs
+    assert pair.members == (1, 2)
+    assert pair.distance == pytest.approx(((one - other).norm() / one.norm()).item())
+    cosine = ((one - w0) @ (other - w0) / (one - w0).norm() / (other - w0).norm()).item()
+    assert pair.angle == pytest.approx(degrees(acos(cosine)))
+
+
+def test_the_barrier_is_the_loss_half_way_with_its_own_statistics(
+    finished: Path, found: Diagnosis, digits: Splits
+) -> None:
+    one, other = members_of(finished)
+    ends = (training_loss(one, digits) + training_loss(other, digits)) / 2
+    middle = small_conv()
+    load_weights(middle, {n: (t + other[n]) / 2 if t.is_floating_point() else t for n, t in one.items()})
+    source = batches(digits, "batch norm")
+    refresh_batch_norm(middle, [source.at(1)[0], source.at(2)[0]])  # 100 images
+    (pair,) = found.pairs
+    assert pair.loss == pytest.approx(ends, rel=1e-4)
+    assert pair.barrier == pytest.approx(training_loss(middle.state_dict(), digits) - ends, abs=1e-5)
+
+
+def test_statistics_of_w0_would_have_been_stale(finished: Path, found: Diagnosis, digits: Splits) -> None:
+    w0 = read_tensors(finished / "seed-1" / "w0.safetensors")[0]
+    buffers = {name: w0[name] for name, _ in small_conv().named_buffers()}
+    losses = [training_loss(member | buffers, digits) for member in members_of(finished)]
+    assert found.stale_loss == pytest.approx(sum(losses) / 2, rel=1e-4)
+
+
+def test_without_validation_data_training_images_stand_for_it(found: Diagnosis) -> None:
+    assert found.judged_on == "training"
+    assert len(found.errors) == 2
+    assert found.pairs[0].disagreement <= sum(found.errors) + 1e-9  # where both are right they agree
+
+
+def test_validation_data_is_used_where_there_is_some(tmp_path: Path) -> None:
+    run(tiny("ensemble.methods=['PFGE']", "ensemble.length=8", "data.validation=100"), tmp_path)
+    (found,) = diagnose(tmp_path, Reporter(quiet=True))
+    assert found.judged_on == "validation"
+    assert all(round(100 * error, 9) == round(100 * error) for error in found.errors)  # of 100 images
+
+
+def test_members_were_taken_at_the_lowest_rate(found: Diagnosis) -> None:
+    assert found.rates == [5e-4, 5e-4]
+    assert found.low == 5e-4
+
+
+def test_the_command_says_it_and_writes_it(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(finished)]) == 0
+    assert "Change" in capsys.readouterr().out
+    written = json.loads((finished / "diagnosis.json").read_text())
+    assert written["ensembles"][0]["method"] == "PFGE"
+
+
+def test_a_run_without_such_ensembles_is_refused(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="has no finished ensemble of FGE yet"):
+        diagnose(finished, Reporter(quiet=True), methods=["FGE"])
+    with pytest.raises(StorageError, match="holds no run; make one by pfge compare"):
+        diagnose(tmp_path, Reporter(quiet=True))
+
+
+def test_one_member_is_refused(finished: Path) -> None:
+    with pytest.raises(ValueError, match="two members or more, but SWA of seed 1 has 1"):
+        diagnose(finished, Reporter(quiet=True), methods=["SWA"])

@@ -1,0 +1,58 @@
+"""A diagnosis in words."""
+
+from dataclasses import replace
+
+from pfge.lab.diagnosis import Diagnosis, Pair
+from pfge.reports.diagnosis import COLUMNS, in_words, pair_cells
+
+PAIRS = [Pair((1, 2), 0.06, 40.0, 0.20, 0.005, 0.05), Pair((2, 3), 0.05, 30.0, 0.18, -0.001, 0.04)]
+GOOD = Diagnosis(1, "PFGE", PAIRS, [0.08, 0.08, 0.07], 0.065, "validation", 0.9, [5e-4] * 3, 5e-4)
+
+
+def words(found: Diagnosis) -> str:
+    return "\n".join(in_words(found))
+
+
+def test_members_that_connect_and_differ_need_no_change() -> None:
+    said = words(GOOD)
+    assert "Connected: half-way between adjacent members the training loss is at most 0.0050 above" in said
+    assert "They differ: adjacent members disagree on 4.50 % of the validation examples" in said
+    assert "each is wrong on 7.67 % and all together on 6.50 %" in said
+    assert "would be 0.9000 instead of 0.1900" in said
+    assert "Every member was taken at the lowest learning rate, 0.0005." in said
+    assert "Change nothing" in said
+
+
+def test_a_barrier_is_named_with_its_pair_and_a_smaller_rate() -> None:
+    said = words(replace(GOOD, pairs=[PAIRS[0], replace(PAIRS[1], barrier=0.5)]))
+    assert "A barrier: half-way between members 2 and 3 the training loss is 0.5000 above" in said
+    assert "a smaller ensemble.high" in said
+    assert "Change nothing" not in said
+
+
+def test_a_tiny_rise_of_a_tiny_loss_is_no_barrier() -> None:
+    said = words(replace(GOOD, pairs=[replace(PAIRS[0], loss=0.001, barrier=0.002)]))
+    assert "A barrier" not in said
+
+
+def test_members_that_hardly_differ_want_a_larger_rate() -> None:
+    said = words(replace(GOOD, pairs=[replace(pair, disagreement=0.01) for pair in PAIRS]))
+    assert "They hardly differ: adjacent members disagree on 1.00 %" in said
+    assert "a larger ensemble.high" in said
+
+
+def test_a_member_taken_off_the_minimum_is_named() -> None:
+    said = words(replace(GOOD, rates=[5e-4, 0.02, 5e-4]))
+    assert "Members 2 were taken at a learning rate above the lowest, 0.0005: up to 0.02." in said
+    assert "make ensemble.period a multiple of ensemble.cycle" in said
+
+
+def test_without_batch_norm_or_iterations_it_says_nothing_of_them() -> None:
+    said = words(replace(GOOD, stale_loss=None, rates=[None] * 3))
+    assert "BatchNorm:" not in said
+    assert "no learning rate belongs to them" in said
+
+
+def test_each_pair_has_a_row() -> None:
+    assert pair_cells(GOOD)[0] == ["1 and 2", "6.00", "40.0", "0.2000", "+0.0050", "5.00"]
+    assert all(len(cells) == len(COLUMNS) for cells in pair_cells(GOOD))
