@@ -13,10 +13,13 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 # row is one building (`True`).
 ROWS: list[tuple[set[str], bool]] = [
     ({"schedules", "weights", "calling", "predictions", "binning"}, False),
-    ({"members", "storage", "scores", "uncertainty", "calibration"}, False),
-    ({"ensemble_folder", "checkpoint", "batch_norm", "metrics", "differences"}, False),
+    (
+        {"members", "storage", "scores", "uncertainty", "calibration", "curves", "substitution"},
+        False,
+    ),
+    ({"ensemble_folder", "checkpoint", "batch_norm", "metrics", "differences", "curve_fitting"}, False),
     ({"collectors"}, True),
-    ({"trajectory", "ensemble"}, False),
+    ({"trajectory", "ensemble", "curve_trace"}, False),
     ({"training"}, False),
     ({"methods"}, False),
     ({"lab"}, True),

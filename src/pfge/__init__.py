@@ -12,6 +12,9 @@ from pfge.calibration import (
 )
 from pfge.checkpoint import load_checkpoint, save_checkpoint
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Restart
+from pfge.curve_fitting import fit_curve
+from pfge.curve_trace import CurveTrace, mode_connectivity, trace_curve
+from pfge.curves import Bezier, Curve, PolygonalChain
 from pfge.differences import (
     Difference,
     SeedDifference,
@@ -42,6 +45,7 @@ from pfge.weights import (
     distance,
     interpolate,
     load_weights,
+    trained_names,
     view_weights,
 )
 
@@ -53,13 +57,17 @@ __all__ = [
     "PFGE",
     "SWA",
     "SWAG",
+    "Bezier",
     "Collector",
     "Constant",
     "CosineRestarts",
+    "Curve",
+    "CurveTrace",
     "Difference",
     "Ensemble",
     "Joined",
     "LinearDecay",
+    "PolygonalChain",
     "Reliability",
     "Restart",
     "Scores",
@@ -78,6 +86,7 @@ __all__ = [
     "disagreement",
     "distance",
     "expected_calibration_error",
+    "fit_curve",
     "fit_member_temperatures",
     "fit_temperature",
     "follow",
@@ -86,6 +95,7 @@ __all__ = [
     "load_weights",
     "log_probabilities",
     "maximum_calibration_error",
+    "mode_connectivity",
     "mutual_information",
     "negative_log_likelihood",
     "paired_bootstrap",
@@ -98,5 +108,7 @@ __all__ = [
     "scale_probabilities",
     "score_examples",
     "seed_difference",
+    "trace_curve",
+    "trained_names",
     "view_weights",
 ]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pfge.calling import call_model
+from pfge.calling import call_model, keep_modes
 from pfge.weights import unwrap
 
 Batch = TypeVar("Batch")
@@ -46,9 +46,8 @@ def refresh_batch_norm(
     if not layers:
         return
     run = forward or call_model
-    modes = [(child, child.training) for child in module.modules()]
     before = [{name: tensor.clone() for name, tensor in layer.named_buffers()} for layer in layers]
-    with torch.random.fork_rng(), torch.no_grad():
+    with keep_modes(module), torch.random.fork_rng(), torch.no_grad():
         try:
             module.eval()
             for group in _in_order(module, layers, inputs, run) if layer_by_layer else [layers]:
@@ -58,9 +57,6 @@ def refresh_batch_norm(
                 for name, tensor in layer.named_buffers():
                     tensor.copy_(old[name])
             raise
-        finally:
-            for child, training in modes:
-                child.training = training
 
 
 class _Moments:

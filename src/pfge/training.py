@@ -1,11 +1,12 @@
 """The plain training loop over a trajectory."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from torch import Tensor, nn
 
+from pfge.calling import repeat_batches
 from pfge.trajectory import Trajectory
 
 Batch = TypeVar("Batch")
@@ -34,7 +35,7 @@ def follow(
         _warn_of_unused(trajectory, iterations)
     model, optimizer = trajectory.model, trajectory.optimizer
     model.train()
-    endless = _repeat(batches)
+    endless = repeat_batches(batches)
     for _ in range(iterations):
         value = loss(model, next(endless))
         optimizer.zero_grad()
@@ -44,18 +45,6 @@ def follow(
         trajectory.after_update()
         if on_update is not None:
             on_update(trajectory.iteration, value.detach())
-
-
-def _repeat(batches: Iterable[Batch]) -> Iterator[Batch]:
-    while True:
-        empty = True
-        for batch in batches:
-            empty = False
-            yield batch
-        if empty:
-            raise ValueError(
-                "batches ended before the last iteration; pass a DataLoader, a list or an endless iterator"
-            )
 
 
 def _warn_of_unused(trajectory: Trajectory, iterations: int) -> None:

@@ -34,6 +34,12 @@ def buffer_names(model: nn.Module) -> frozenset[str]:
     return frozenset(name for name, _, is_buffer in _named_tensors(model) if is_buffer)
 
 
+def trained_names(model: nn.Module) -> frozenset[str]:
+    """Return the canonical names of the floating-point parameters that require gradients."""
+    named = unwrap(model).named_parameters()
+    return frozenset(canonical_name(name) for name, p in named if p.requires_grad and is_averaged(p))
+
+
 def copy_weights(weights: Weights, device: torch.device | str | None = None) -> Weights:
     """Return an independent copy, on another device if one is given."""
     # contiguous_format: members are written to disk as they are, and a file has one layout.
@@ -178,7 +184,7 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
     """
     seen: set[int] = set()
     for path, module in unwrap(model).named_modules():
-        prefix = _canonical(f"{path}.") if path else ""
+        prefix = canonical_name(f"{path}.") if path else ""
         for is_buffer, tensors in ((False, module._parameters), (True, module._buffers)):
             for name, tensor in tensors.items():
                 if tensor is None or id(tensor) in seen or name in module._non_persistent_buffers_set:
@@ -187,7 +193,8 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
                 yield prefix + name, tensor, is_buffer
 
 
-def _canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
+    """Return a tensor's name without the parts that torch.compile adds."""
     if _COMPILED not in name:
         return name
     return ".".join(part for part in name.split(".") if part != _COMPILED)

@@ -1,0 +1,131 @@
+"""Train the bends of a curve, so that the mean loss along it becomes small."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pfge.calling import keep_modes, repeat_batches
+from pfge.curves import Curve
+from pfge.schedules import Schedule
+from pfge.substitution import require_values, use_with_weights
+from pfge.weights import buffer_names, require_same_layout, trained_names, view_weights
+
+Batch = TypeVar("Batch")
+
+
+def fit_curve(
+    curve: Curve,
+    model: nn.Module,
+    batches: Iterable[Batch],
+    loss: Callable[[nn.Module, Batch], Tensor],
+    *,
+    optimizer: Optimizer,
+    iterations: int,
+    generator: torch.Generator,
+    weight_decay: float = 0.0,
+    schedule: Schedule | None = None,
+    after: int = 0,
+    on_update: Callable[[int, Tensor], None] | None = None,
+) -> None:
+    """Minimise the expected loss at a random point of the curve, one point a batch.
+
+    The model is in training mode meanwhile, and is left exactly as it was; its own weights play no part.
+
+    Args:
+        curve: Its bends are trained; its ends stay. It is fast if they are on the model's device and in its
+            memory order.
+        model: Of the architecture that the ends belong to.
+        batches: Read again from its start as often as needed, as a DataLoader or a list can be.
+        loss: Returns the scalar to minimise from the model and a batch.
+        optimizer: One over `curve.parameters()`.
+        iterations: How many updates to make.
+        generator: Draws t for each of them, from 0 to 1; on the CPU.
+        weight_decay: Adds weight_decay / 2 times the squared norm of the point on the curve to the loss,
+            whereas an optimizer's own would pull the bends.
+        schedule: The learning rate for each iteration; None leaves the optimizer's.
+        after: How many updates the curve has had, if this continues them.
+        on_update: Called after each update with its iteration and its loss without the penalty.
+
+    Raises:
+        ValueError: The loss is not finite; the bends are those of the update before.
+    """
+    _require_fitting(curve, model)
+    endless = repeat_batches(batches)
+    with keep_modes(model):
+        model.train()
+        for iteration in range(after + 1, after + iterations + 1):
+            t = float(torch.rand((), generator=generator, dtype=torch.float64))
+            first = iteration == after + 1
+            value = _set_gradients(curve, t, model, loss, next(endless), weight_decay, checked=first)
+            if not torch.isfinite(value):
+                raise ValueError(
+                    f"the loss became {value.item()} at iteration {iteration} and t = {t:.4f}; "
+                    "lower the learning rate"
+                )
+            if schedule is not None:
+                for group in optimizer.param_groups:
+                    group["lr"] = schedule(iteration)
+            optimizer.step()
+            if on_update is not None:
+                on_update(iteration, value)
+
+
+def _set_gradients(
+    curve: Curve,
+    t: float,
+    model: nn.Module,
+    loss: Callable[[nn.Module, Batch], Tensor],
+    batch: Batch,
+    weight_decay: float,
+    *,
+    checked: bool,
+) -> Tensor:
+    """Give each bend its gradient for one batch at one point, and return the loss there."""
+    point = curve.trained_at(t)
+    for tensor in point.values():
+        tensor.requires_grad_()
+    # A forward pass in training writes into buffers, which are therefore copies.
+    buffers = buffer_names(model)
+    others = {n: x.clone() if n in buffers else x for n, x in curve.untrained_at(t).items()}
+
+    def measure(model: nn.Module) -> Tensor:
+        value = loss(model, batch)
+        if checked:
+            require_values(model, curve.trained_at(t))
+        return value
+
+    value = use_with_weights(model, others | point, measure)
+    # By the chain rule a bend's gradient is its coefficient times the point's, so autograd ends at the point.
+    gradients = torch.autograd.grad(value, list(point.values()), materialize_grads=True)
+    with torch.no_grad():
+        total = torch._foreach_add(_wide(gradients), _wide(point.values()), alpha=weight_decay)
+        for coefficient, bend in zip(curve.coefficients(t)[1:-1], curve.bends, strict=True):
+            scaled = torch._foreach_mul(total, coefficient)
+            for tensor, gradient in zip(bend.values(), scaled, strict=True):
+                tensor.grad = gradient
+    return value.detach()
+
+
+def _wide(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the tensors in the types that bends have."""
+    return [tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
+
+
+def _require_fitting(curve: Curve, model: nn.Module) -> None:
+    if not curve.bends:
+        raise ValueError("a curve needs a bend to be fitted, got bends=0, a straight line")
+    require_same_layout(view_weights(model), curve.start, "the model", "the curve")
+    if differing := sorted(trained_names(model).symmetric_difference(curve.names)):
+        raise ValueError(
+            f"the tensors on a curve must be those that the model trains, but {differing[0]} is only one of "
+            "the two; construct the curve with trained=trained_names(model)"
+        )
+    for name in sorted(curve.start.keys() - buffer_names(model) - set(curve.names)):
+        if not torch.equal(curve.start[name], curve.end[name]):
+            raise ValueError(
+                f"a frozen parameter must be the same in both ends, but {name} differs; "
+                "unfreeze it, and construct the curve with it"
+            )

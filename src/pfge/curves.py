@@ -1,0 +1,144 @@
+"""Curves in weight space between two points: Bezier curves and polygonal chains with bends to be trained."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from math import comb
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfge.weights import Weights, copy_weights, is_averaged, require_same_layout
+
+
+class Curve(ABC):
+    """A path from a start to an end that is pulled by the bends between them.
+
+    The bends begin on the straight line, at equal distances, so that an untrained curve is that line.
+    Without bends it stays the line. Tensors that are not on the curve are those of the nearer end.
+
+    Args:
+        start: The weights at t = 0; copied.
+        end: The weights at t = 1; copied.
+        bends: How many points pull the curve.
+        trained: Names of the tensors that are on the curve, as `trained_names(model)` gives them; None
+            is every floating-point tensor, which is right for a model without buffers and frozen parts.
+
+    Attributes:
+        names: The tensors on the curve.
+        bends: Each bend's tensors by name, in float32 at least; give `parameters()` to an optimizer.
+    """
+
+    def __init__(
+        self, start: Weights, end: Weights, bends: int = 1, *, trained: Collection[str] | None = None
+    ):
+        if bends < 0:
+            raise ValueError(f"bends must be at least 0, got {bends}")
+        require_same_layout(start, end, "the start", "the end")
+        if trained is not None and (strangers := sorted(set(trained) - start.keys())):
+            raise ValueError(f"trained must name tensors of the ends, got {strangers[0]!r}")
+        # clone keeps the memory order, on which the speed of a model depends
+        self.start = {name: tensor.detach().clone() for name, tensor in start.items()}
+        self.end = {name: tensor.detach().clone() for name, tensor in end.items()}
+        self.names = [
+            name
+            for name, tensor in start.items()
+            if is_averaged(tensor) and (trained is None or name in trained)
+        ]
+        if not self.names:
+            raise ValueError("a curve needs one floating-point tensor that is trained, got none")
+        on_curve = set(self.names)
+        self._untrained = [
+            {name: tensor for name, tensor in weights.items() if name not in on_curve}
+            for weights in (self.start, self.end)
+        ]
+        first, last = self._wide(self.start), self._wide(self.end)
+        between = [list(torch._foreach_lerp(first, last, k / (bends + 1))) for k in range(1, bends + 1)]
+        self._nodes: list[list[Tensor]] = [first, *between, last]
+        self.bends = [
+            {name: tensor.requires_grad_() for name, tensor in zip(self.names, bend, strict=True)}
+            for bend in between
+        ]
+
+    @abstractmethod
+    def coefficients(self, t: float) -> list[float]:
+        """Return what the start, each bend and the end count at t; their sum is 1."""
+
+    def at(self, t: float) -> Weights:
+        """Return the point at t: the start at 0 and the end at 1, both bit for bit."""
+        require_on_curve(t)
+        if t in (0, 1):  # a rounding dtype would lose the exact end
+            return copy_weights(self.end if t else self.start)
+        return copy_weights(self.untrained_at(t)) | self.trained_at(t)
+
+    @torch.no_grad()
+    def trained_at(self, t: float) -> Weights:
+        """Return the tensors on the curve alone, at t, as new memory in the types of the ends."""
+        require_on_curve(t)
+        counted = [(c, node) for c, node in zip(self.coefficients(t), self._nodes, strict=True) if c]
+        (coefficient, node), *others = counted
+        point = list(torch._foreach_mul(node, coefficient))
+        for coefficient, node in others:
+            torch._foreach_add_(point, node, alpha=coefficient)
+        return {
+            name: tensor.to(self.start[name].dtype) for name, tensor in zip(self.names, point, strict=True)
+        }
+
+    def untrained_at(self, t: float) -> Weights:
+        """Return the tensors that are not on the curve: those of the nearer end themselves."""
+        return self._untrained[t > 0.5]
+
+    def parameters(self) -> list[Tensor]:
+        """Return the tensors of all bends, for an optimizer."""
+        return [tensor for bend in self.bends for tensor in bend.values()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the kind of the curve and its bends, live; `save_checkpoint` writes it."""
+        return {"kind": type(self).__name__, "bends": self.bends}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the bends of a curve of the same kind.
+
+        Raises:
+            ValueError: It is another kind of curve, or one over other tensors; nothing has changed.
+        """
+        kind = type(self).__name__
+        found = f"{state['kind']} with {len(state['bends'])} bends"
+        if found != (wanted := f"{kind} with {len(self.bends)} bends"):
+            raise ValueError(f"this curve is a {wanted}, got the state of a {found}; construct the same one")
+        for bend, saved in zip(self.bends, state["bends"], strict=True):
+            require_same_layout(bend, saved, "the curve", "the state")
+        for bend, saved in zip(self.bends, state["bends"], strict=True):
+            for name, tensor in bend.items():
+                tensor.copy_(saved[name])
+
+    def _wide(self, weights: Weights) -> list[Tensor]:
+        tensors = [weights[name] for name in self.names]
+        return [tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors]
+
+
+class Bezier(Curve):
+    """A smooth curve that bends towards its bends without passing through them; see `Curve`."""
+
+    def coefficients(self, t: float) -> list[float]:
+        """Return the Bernstein polynomials at t."""
+        degree = len(self.bends) + 1
+        return [comb(degree, k) * t**k * (1 - t) ** (degree - k) for k in range(degree + 1)]
+
+
+class PolygonalChain(Curve):
+    """Straight pieces from bend to bend, each as long in t as the others; see `Curve`."""
+
+    def coefficients(self, t: float) -> list[float]:
+        """Return the shares of the two points that t is between."""
+        pieces = len(self.bends) + 1
+        piece = min(int(t * pieces), pieces - 1)
+        share = t * pieces - piece
+        return [0.0] * piece + [1 - share, share] + [0.0] * (pieces - 1 - piece)
+
+
+def require_on_curve(t: float) -> None:
+    """Raise a ValueError unless t is from 0 to 1."""
+    if not 0 <= t <= 1:
+        raise ValueError(f"t must be from 0 (the start) to 1 (the end), got {t}")
