@@ -118,10 +118,12 @@ def _require_fitting(curve: Curve, model: nn.Module) -> None:
     if not curve.bends:
         raise ValueError("a curve needs a bend to be fitted, got bends=0, a straight line")
     require_same_layout(view_weights(model), curve.start, "the model", "the curve")
-    if differing := sorted(trained_names(model).symmetric_difference(curve.names)):
+    trained = trained_names(model)
+    for name in sorted(trained.symmetric_difference(curve.names)):
+        found = "is trained and not on it" if name in trained else "is on it and not trained"
         raise ValueError(
-            f"the tensors on a curve must be those that the model trains, but {differing[0]} is only one of "
-            "the two; construct the curve with trained=trained_names(model)"
+            f"a curve must be over what its model trains, but {name} {found}; "
+            "construct the curve with trained=trained_names(model)"
         )
     for name in sorted(curve.start.keys() - buffer_names(model) - set(curve.names)):
         if not torch.equal(curve.start[name], curve.end[name]):

@@ -144,6 +144,9 @@ def test_an_override_below_a_value_is_refused(tmp_path: Path) -> None:
         ("ensemble.high=nan", "got 0.0005 and nan"),
         ("ensemble.period=1", "ensemble must have cycle <= period <= length, got 2.0, 1.0 and 40.0"),
         ("ensemble.length=9", "ensemble must have cycle <= period <= length, got 2.0, 10.0 and 9.0"),
+        ("connect.points=1", "connect.points must be at least 2, the ends, got 1"),
+        ("connect.bends=0", "connect.bends must be above 0 and finite, got 0"),
+        ("connect.images=-1", "connect.images must be at least 0 and finite, got -1"),
         ("data.mean=[0.5]", "data.mean and data.std go together, got (0.5,) and ()"),
     ],
 )
@@ -225,6 +228,18 @@ def test_whether_the_start_is_averaged_may_be_left_to_the_variant(text: Any, val
     assert ensemble.setting(1).average_start is value
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["connect.length=2.5"], 50),
+        (["connect.length=0.001"], 1),
+        (["connect.length=7", "connect.unit=iterations"], 7),
+    ],
+)
+def test_the_length_of_a_curves_fit_is_in_iterations(overrides: list[str], expected: int) -> None:
+    assert load_experiment(None, overrides).connect.iterations(20) == expected
+
+
 # There and back
 
 
@@ -294,7 +309,13 @@ def test_what_would_give_other_results_is_told_with_both_values() -> None:
 
 @pytest.mark.parametrize(
     "override",
-    ["data.root=/elsewhere", "data.download=true", "data.workers=3", "engine.checkpoint_seconds=1"],
+    [
+        "data.root=/elsewhere",
+        "data.download=true",
+        "data.workers=3",
+        "engine.checkpoint_seconds=1",
+        "connect.rate=0.5",
+    ],
 )
 def test_what_cannot_change_results_is_no_difference(override: str) -> None:
     assert differences(Experiment(), load_experiment(None, [override])) == []

@@ -146,6 +146,16 @@ def test_cifar_has_the_recipe_and_rates_of_the_paper(path: Path) -> None:
     assert (experiment.data.crop_padding, experiment.data.flip) == (4, True)
 
 
+@pytest.mark.parametrize("path", [path for path in PAPER if "cifar" in path.stem], ids=identify)
+def test_curves_are_fitted_and_traced_as_in_the_paper(path: Path) -> None:
+    experiment = load_experiment(path)
+    curves = experiment.connect
+    epochs, rate = (600, 0.015) if experiment.model.name == "vgg16" else (200, 0.03)
+    assert (curves.unit, curves.length, curves.rate, curves.momentum) == ("epochs", epochs, rate, 0.9)
+    assert (curves.bends, curves.points, curves.images) == (1, 61, 0)
+    assert curves.weight_decay == experiment.pretrain.weight_decay
+
+
 @pytest.mark.parametrize("path", [path for path in PAPER if "imagenet" in path.stem], ids=identify)
 def test_imagenet_starts_from_the_weights_of_torchvision_at_the_rates_of_the_paper(path: Path) -> None:
     experiment = load_experiment(path)

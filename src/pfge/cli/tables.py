@@ -14,6 +14,7 @@ from pfge.lab.diagnosis import Diagnosis
 from pfge.lab.run_folder import RunFolder
 from pfge.reports import diagnosis
 from pfge.reports.calibration import assessment_tables
+from pfge.reports.connectivity import connectivity_tables
 from pfge.reports.run_tables import REFERENCE, run_tables
 
 
@@ -42,6 +43,13 @@ def print_diagnosis(found: Diagnosis) -> None:
     )
     for sentence in diagnosis.in_words(found):
         _console().print(f"- {sentence}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_connectivity(results: Sequence[dict[str, Any]], figure: Path) -> None:
+    """Print the three tables of connectivity, and where the figure is."""
+    for table in connectivity_tables(results):
+        _print(table.title, table.columns, table.cells, table.note)
+    _console().print(f"Figure: {figure}", markup=False, highlight=False)
 
 
 def print_start_weights(found: Sequence[dict[str, Any]]) -> None:

@@ -1,6 +1,6 @@
 """What every stage of an experiment needs: its data, its models and its hardware."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -125,18 +125,23 @@ class Bench:
         """Return a saved ensemble on the engine's device."""
         return Ensemble.load(path, self.build_model, forward=self.engine.forward).to(self.engine.device)
 
+    def batch_norm_batches(self, seed: int, images: int = 0) -> Iterable[Batch]:
+        """Return the training batches that BatchNorm is refreshed with, whole, to be read again and again.
+
+        Args:
+            seed: Decides which.
+            images: About how many images at the most; 0 leaves it to data.batch_norm_images.
+        """
+        source = self.batches(seed, "batch norm", whole=True)
+        limits = [limit for limit in (self.experiment.data.batch_norm_images, images) if limit]
+        wanted = [-(-limit // self.experiment.data.batch_size) for limit in limits]
+        return _FirstBatches(source, min([*wanted, source.per_epoch]))
+
     def refresh_batch_norm(self, ensemble: Ensemble, seed: int, name: str) -> Ensemble:
         """Return the ensemble with each member's BatchNorm statistics over training batches."""
-        source = self.batches(seed, "batch norm", whole=True)
-        images = self.experiment.data.batch_norm_images
-        count = (
-            min(-(-images // self.experiment.data.batch_size), source.per_epoch)
-            if images
-            else source.per_epoch
-        )
         with self.reporter.task(name, len(ensemble)) as advance:
             return ensemble.with_fresh_batch_norm(
-                self.engine.mine(_FirstBatches(source, count)),
+                self.engine.mine(self.batch_norm_batches(seed)),
                 across_processes=self.engine.share[1] > 1,
                 on_member=lambda done: advance(done, ""),
             )

@@ -17,6 +17,9 @@ ABOVE_0 = (
     "ensemble.cycle",
     "ensemble.period",
     "ensemble.length",
+    "connect.length",
+    "connect.rate",
+    "connect.bends",
 )
 AT_LEAST_0 = (
     "data.train_images",
@@ -30,6 +33,9 @@ AT_LEAST_0 = (
     "pretrain.weight_decay",
     "ensemble.momentum",
     "ensemble.weight_decay",
+    "connect.momentum",
+    "connect.weight_decay",
+    "connect.images",
     "engine.checkpoint_seconds",
 )
 
@@ -122,6 +128,24 @@ class EnsembleSettings:
 
 
 @dataclass(frozen=True)
+class ConnectSettings:
+    """How curves between members are fitted and traced."""
+
+    unit: Literal["epochs", "iterations"] = "epochs"  # of length
+    length: float = 5.0
+    rate: float = 0.03  # constant for half of the length, then falls to a hundredth
+    momentum: float = 0.9
+    weight_decay: float = 5e-4  # of the point on the curve
+    bends: int = 1
+    points: int = 31  # where a curve is traced; the paper has 61
+    images: int = 0  # training images that a traced point is measured and BatchNorm refreshed with; 0 is all
+
+    def iterations(self, per_epoch: int) -> int:
+        """Return the updates that a curve gets."""
+        return max(round(self.length * (per_epoch if self.unit == "epochs" else 1)), 1)
+
+
+@dataclass(frozen=True)
 class EngineSettings:
     """On which hardware, and how."""
 
@@ -145,6 +169,7 @@ class Experiment:
     model: ModelSettings = ModelSettings()
     pretrain: PretrainSettings = PretrainSettings()
     ensemble: EnsembleSettings = EnsembleSettings()
+    connect: ConnectSettings = ConnectSettings()
     engine: EngineSettings = EngineSettings()
 
     def __post_init__(self) -> None:
@@ -174,6 +199,8 @@ class Experiment:
         unknown = [name for name in self.ensemble.methods if name not in ALL_METHODS]
         if unknown:
             raise ConfigError(f"ensemble.methods must be among {', '.join(ALL_METHODS)}, got {unknown[0]!r}")
+        if self.connect.points < 2:
+            raise ConfigError(f"connect.points must be at least 2, the ends, got {self.connect.points}")
         if not 0 <= self.ensemble.ema_decay < 1:
             raise ConfigError(
                 f"ensemble.ema_decay must be at least 0 and below 1, got {self.ensemble.ema_decay}"

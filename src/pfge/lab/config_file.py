@@ -12,7 +12,10 @@ from typing import Any, Literal
 from pfge.lab.config import ConfigError, Experiment, flatten
 
 WITHOUT_EFFECT = ("data.root", "data.download", "data.workers", "engine.checkpoint_seconds")
-"""Settings that a run may be continued with when they have changed."""
+"""Settings that a run may be continued with when they have changed, beside those in [connect].
+
+What is computed by those keeps them itself.
+"""
 
 
 def load_experiment(path: Path | None, overrides: typing.Sequence[str] = ()) -> Experiment:
@@ -35,7 +38,9 @@ def differences(old: Experiment, new: Experiment) -> list[str]:
     """Return the settings of `new` that would give other results than `old`, each with both values."""
     found = []
     for key, value in flatten(new).items():
-        if key not in WITHOUT_EFFECT and value != (before := flatten(old)[key]):
+        if key in WITHOUT_EFFECT or key.startswith("connect."):
+            continue
+        if value != (before := flatten(old)[key]):
             found.append(f"{key} = {_toml(value)} (was {_toml(before)})")
     return found
 

@@ -31,6 +31,16 @@ class RunFolder:
         return self.path / "results.jsonl"
 
     @property
+    def config(self) -> Path:
+        """The file of the experiment."""
+        return self.path / CONFIG
+
+    @property
+    def connectivity(self) -> Path:
+        """The file of curves between members, a line each."""
+        return self.path / "connectivity.jsonl"
+
+    @property
     def environment(self) -> Path:
         """The file that says where and how the run was made."""
         return self.path / ENVIRONMENT

@@ -1,0 +1,56 @@
+"""`pfge connect`: how well adjacent members are connected."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pfge.cli.compare import SubParsers
+
+
+def add_parser(commands: "SubParsers") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "connect",
+        help="measure how well adjacent members of PFGE and of FGE are connected",
+        description="Fit a curve of low loss between adjacent members of a finished comparison, and print "
+        "test error and training loss along it and the mode connectivity. "
+        "Running the same command again continues where it stopped.",
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder of pfge compare")
+    parser.add_argument(
+        "--pairs",
+        type=_number_or_all,
+        metavar="N",
+        help="how many adjacent pairs of each ensemble, or all (default: all of PFGE's, as many of FGE's)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="decides which pairs those are (default: 0)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a setting, as connect.rate=0.01",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Connect the members, print the tables and draw the figure."""
+    from pfge.cli.tables import print_connectivity
+    from pfge.lab.connect import connect
+    from pfge.lab.progress import Reporter
+    from pfge.reports.curve_figure import draw_curves
+    from pfge.storage import write_text
+
+    results = connect(
+        options.folder, Reporter(), overrides=options.set, pairs=options.pairs, choice_seed=options.seed
+    )
+    figure = options.folder / "connectivity.svg"
+    write_text(figure, draw_curves(results))
+    print_connectivity(results, figure)
+    return 0
+
+
+def _number_or_all(text: str) -> int | Literal["all"]:
+    return "all" if text == "all" else int(text)

@@ -1,0 +1,172 @@
+"""How well adjacent members of PFGE and FGE are connected: a curve between them, fitted and traced."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from pfge.curves import Bezier
+from pfge.ensemble import Ensemble
+from pfge.ensemble_folder import MANIFEST
+from pfge.lab.bench import Bench
+from pfge.lab.config import ConnectSettings
+from pfge.lab.config_file import load_experiment
+from pfge.lab.curve_walk import trace, walk_curve
+from pfge.lab.data.seeding import generator
+from pfge.lab.engine import Engine
+from pfge.lab.progress import Reporter
+from pfge.lab.results import append_result, read_results
+from pfge.lab.run_folder import RunFolder
+from pfge.storage import StorageError
+from pfge.weights import Weights, load_weights, trained_names, view_weights
+
+METHODS = ("PFGE", "FGE")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A member of an ensemble, counted from 1, and the one after it."""
+
+    seed: int
+    method: str
+    first: int
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.method}, members {self.first} and {self.first + 1}"
+
+    def is_of(self, result: dict[str, Any]) -> bool:
+        """Tell whether a result is this pair's."""
+        return self == Pair(result["seed"], result["method"], result["members"][0])
+
+
+def connect(
+    path: Path,
+    reporter: Reporter,
+    *,
+    overrides: Sequence[str] = (),
+    pairs: int | Literal["all"] | None = None,
+    choice_seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Fit and trace curves between adjacent members of a finished comparison, and return their results.
+
+    Each finished pair is a line in the run folder and is not computed again. One process does it all.
+
+    Args:
+        path: The run folder.
+        reporter: Where progress is shown.
+        overrides: Other settings than the run's, such as `connect.rate=0.01`.
+        pairs: How many adjacent pairs of each ensemble, or all; None is all of PFGE's and as many of FGE's.
+        choice_seed: Decides which pairs those are.
+    """
+    folder = RunFolder(path)
+    if not folder.config.exists():
+        raise StorageError(f"{path} holds no run; make one by pfge compare --out {path}")
+    experiment = load_experiment(folder.config, overrides)
+    with folder.opened(experiment):
+        _require_same_settings(folder, experiment.connect)
+        experiment = replace(
+            experiment, engine=replace(experiment.engine, devices=1, nodes=1, strategy="auto")
+        )
+        bench = Bench.set_up(experiment, folder, Engine(experiment.engine), reporter)
+        # All are looked at before work goes into any.
+        ensembles = {
+            (seed, method): _open(bench, seed, method)
+            for seed in experiment.seeds
+            for method in METHODS
+            if method in experiment.ensemble.methods
+        }
+        chosen = choose_pairs({key: len(ensemble) for key, ensemble in ensembles.items()}, pairs, choice_seed)
+        return [_result(bench, pair, ensembles[pair.seed, pair.method]) for pair in chosen]
+
+
+def choose_pairs(
+    members: dict[tuple[int, str], int], pairs: int | Literal["all"] | None, choice_seed: int
+) -> list[Pair]:
+    """Return the adjacent pairs of each ensemble that are to be connected, in their order.
+
+    Args:
+        members: How many each seed and method has.
+        pairs: How many pairs, as in `connect`.
+        choice_seed: Decides which; more pairs include those of fewer.
+    """
+    chosen = []
+    for (seed, method), count in members.items():
+        possible = count - 1
+        if possible < 1:
+            raise ValueError(
+                f"a curve needs two members, but {method} of seed {seed} has {count}; run it longer"
+            )
+        wanted = min(members.get((seed, "PFGE"), count) - 1, possible) if pairs is None else pairs
+        if wanted == "all":
+            wanted = possible
+        if not 1 <= wanted <= possible:
+            raise ValueError(
+                f"{method} of seed {seed} has {possible} adjacent pairs, so 1 to {possible} can be chosen, "
+                f"got {wanted}"
+            )
+        order = torch.randperm(possible, generator=generator(choice_seed, f"pairs of {method}", seed))
+        chosen += [Pair(seed, method, first + 1) for first in sorted(order[:wanted].tolist())]
+    return chosen
+
+
+def _open(bench: Bench, seed: int, method: str) -> Ensemble:
+    path = bench.folder.ensemble(seed, method)
+    if not (path / MANIFEST).exists():
+        raise StorageError(
+            f"{bench.folder.path} has no finished {method} for seed {seed} yet; "
+            f"run pfge compare --out {bench.folder.path} to its end"
+        )
+    return bench.load_ensemble(path)
+
+
+def _result(bench: Bench, pair: Pair, ensemble: Ensemble) -> dict[str, Any]:
+    """Return a pair's line, computed if it is not there yet."""
+    checkpoint = bench.folder.of_seed(pair.seed) / f"curve-{pair.method}-{pair.first}.checkpoint"
+    found = [result for result in read_results(bench.folder.connectivity) if pair.is_of(result)]
+    if not found:
+        try:
+            found = [_connect(bench, pair, ensemble, checkpoint)]
+        except ValueError as error:
+            raise ValueError(f"{pair}: {error}") from error
+        append_result(bench.folder.connectivity, found[0])
+    checkpoint.unlink(missing_ok=True)
+    for part in checkpoint.parent.glob(f".{checkpoint.name}.*.part"):  # a killed process may have left one
+        part.unlink()
+    return found[0]
+
+
+def _connect(bench: Bench, pair: Pair, ensemble: Ensemble, checkpoint: Path) -> dict[str, Any]:
+    settings = bench.experiment.connect
+    model = bench.build_model()
+    start, end = (_as_in(model, ensemble.members[index]) for index in (pair.first - 1, pair.first))
+    curve = Bezier(start, end, settings.bends, trained=trained_names(model))
+    stream = f"curve {pair.method} {pair.first}"
+    walk_curve(bench, curve, model, seed=pair.seed, stream=stream, checkpoint=checkpoint, name=f"{pair}: fit")
+    traced = trace(bench, curve, model, seed=pair.seed, name=f"{pair}: trace")
+    return {
+        "seed": pair.seed,
+        "method": pair.method,
+        "members": [pair.first, pair.first + 1],
+        "member_iterations": ensemble.iterations[pair.first - 1 : pair.first + 1],
+        "settings": asdict(settings),
+        "trace": asdict(traced),
+    }
+
+
+def _as_in(model: nn.Module, member: Weights) -> Weights:
+    """Return a member in the types and the memory order of the model, and where it is."""
+    load_weights(model, member)
+    return {name: tensor.clone() for name, tensor in view_weights(model).items()}
+
+
+def _require_same_settings(folder: RunFolder, settings: ConnectSettings) -> None:
+    for result in read_results(folder.connectivity):
+        for key, value in asdict(settings).items():
+            if value != (before := result["settings"].get(key)):
+                raise StorageError(
+                    f"{folder.connectivity} was made with connect.{key} = {before}, got {value}; "
+                    "give the same settings, or move the file away"
+                )

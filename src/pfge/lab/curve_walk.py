@@ -1,0 +1,142 @@
+"""Fit a curve to its end through kills, and trace it."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD
+
+from pfge.checkpoint import load_checkpoint, save_checkpoint
+from pfge.curve_fitting import fit_curve
+from pfge.curve_trace import CurveTrace, trace_curve
+from pfge.curves import Curve
+from pfge.lab.bench import Bench
+from pfge.lab.data import Batch, EvaluationSource, evaluation_batches, take
+from pfge.lab.data.seeding import derive_seed, generator
+from pfge.schedules import pretraining_schedule
+
+
+def walk_curve(
+    bench: Bench, curve: Curve, model: nn.Module, *, seed: int, stream: str, checkpoint: Path, name: str
+) -> None:
+    """Fit a curve, from the checkpoint if there is one of the same settings, and leave one at the end.
+
+    A batch and the random numbers of a forward pass depend on the seed, the stream and the iteration alone,
+    and so does t, so a fit that was killed continues bit for bit as if it had not been.
+
+    Args:
+        bench: The experiment, whose settings in [connect] count.
+        curve: At its start.
+        model: Of the ends' architecture.
+        seed: Of all random numbers.
+        stream: Tells them from those of other curves of that seed.
+        checkpoint: The file.
+        name: What to call this work where progress is shown.
+    """
+    settings = bench.experiment.connect
+    source = bench.batches(seed, f"batches of {stream}")
+    iterations = settings.iterations(source.per_epoch)
+    optimizer = SGD(curve.parameters(), lr=settings.rate, momentum=settings.momentum)
+    places = generator(seed, f"t of {stream}")
+    done = 0
+    state = load_checkpoint(checkpoint) if checkpoint.exists() else None
+    if state and state["settings"] == asdict(settings):
+        done = state["iteration"]
+        curve.load_state_dict(state["curve"])
+        optimizer.load_state_dict(state["optimizer"])
+        places.set_state(state["generator"])
+    last_saved = time.monotonic()
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        torch.manual_seed(derive_seed(seed, f"forward of {stream}", done + 1))
+        return cross_entropy(bench.engine.forward(model, batch).float(), batch[1])
+
+    with bench.reporter.task(name, iterations) as advance, torch.random.fork_rng():
+
+        def after(iteration: int, value: Tensor) -> None:
+            nonlocal done, last_saved
+            done = iteration
+            if (
+                done == iterations
+                or time.monotonic() - last_saved > bench.experiment.engine.checkpoint_seconds
+            ):
+                save_checkpoint(
+                    checkpoint,
+                    {
+                        "settings": asdict(settings),
+                        "iteration": done,
+                        "curve": curve.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "generator": places.get_state(),
+                    },
+                )
+                last_saved = time.monotonic()
+            if done == iterations or done % 10 == 0:
+                advance(done, f"loss {value.item():.4f}")
+
+        fit_curve(
+            curve,
+            model,
+            source.starting_after(done),
+            loss,
+            optimizer=optimizer,
+            iterations=iterations - done,
+            generator=places,
+            weight_decay=settings.weight_decay,
+            schedule=pretraining_schedule(iterations, settings.rate),
+            after=done,
+            on_update=after,
+        )
+
+
+def trace(bench: Bench, curve: Curve, model: nn.Module, *, seed: int, name: str) -> CurveTrace:
+    """Return loss and error on training images, without augmentation, and on the test set along a curve."""
+    settings, data = bench.experiment.connect, bench.experiment.data
+    images = min(settings.images, len(bench.splits.train))
+    parts = {
+        "train": take(bench.splits.train, images, data.split_seed, part="training data"),
+        "test": bench.splits.test,
+    }
+    sources = {
+        part: evaluation_batches(
+            chosen,
+            bench.splits.normalization,
+            batch_size=data.evaluation_batch_size,
+            workers=data.workers,
+            device=bench.engine.device,
+            channels_last=bench.experiment.engine.channels_last,
+        )
+        for part, chosen in parts.items()
+    }
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        measured: dict[str, float] = {}
+        for part, source in sources.items():
+            measured[f"{part}_loss"], measured[f"{part}_error"] = _loss_and_error(bench, model, source)
+        return measured
+
+    with bench.reporter.task(name, settings.points) as advance:
+        return trace_curve(
+            curve,
+            model,
+            evaluate,
+            settings.points,
+            refresh=bench.batch_norm_batches(seed, settings.images),
+            forward=bench.engine.forward,
+            on_point=lambda done: advance(done, ""),
+        )
+
+
+def _loss_and_error(bench: Bench, model: nn.Module, source: EvaluationSource) -> tuple[float, float]:
+    """Return the mean cross-entropy and the share of mistakes."""
+    loss = errors = 0.0
+    count = 0
+    for batch in source:
+        logits = bench.engine.forward(model, batch).float()
+        loss += cross_entropy(logits, batch[1], reduction="sum").item()
+        errors += (logits.argmax(dim=1) != batch[1]).sum().item()
+        count += len(batch[1])
+    return loss / count, errors / count

@@ -1,0 +1,77 @@
+"""`pfge connect`: three tables and a figure, the same when it is run again."""
+
+import sys
+import warnings
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from pfge.cli.main import main
+from tests.lab.test_connect import SETTINGS
+from tests.lab.tiny import counted_steps, run, tiny
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _leave_the_interpreter_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command puts the current folder on sys.path and prints warnings in its own way."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    run(tiny(*SETTINGS), path)
+    return path
+
+
+def cells(printed: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]
+
+
+def refused(captured: Captured, *arguments: str) -> str:
+    assert main(["connect", *arguments]) == 2
+    printed = captured.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    return line.removeprefix("pfge: error: ")
+
+
+def test_three_tables_and_a_figure_that_are_the_same_again(capsys: Captured, folder: Path) -> None:
+    assert main(["connect", str(folder), "--pairs", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert [row[:2] for row in cells(printed)] == [["PFGE", "1"], ["FGE", "1"]] * 3
+    for title in ("test error along the curve, %", "training loss along the curve", "mode connectivity"):
+        assert title in printed
+    figure = (folder / "connectivity.svg").read_bytes()
+    assert ET.fromstring(figure).tag.endswith("svg")
+    with counted_steps() as steps:
+        assert main(["connect", str(folder), "--pairs", "1"]) == 0
+    assert steps == [0]
+    assert capsys.readouterr().out == printed
+    assert (folder / "connectivity.svg").read_bytes() == figure
+
+
+def test_settings_may_be_given(capsys: Captured, folder: Path) -> None:
+    message = refused(capsys, str(folder), "--set", "connect.points=1")
+    assert message == "connect.points must be at least 2, the ends, got 1"
+
+
+def test_too_many_pairs_are_refused(capsys: Captured, folder: Path) -> None:
+    message = refused(capsys, str(folder), "--pairs", "9")
+    assert message == "PFGE of seed 1 has 3 adjacent pairs, so 1 to 3 can be chosen, got 9"
+
+
+def test_a_folder_without_a_run_is_one_line(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "none"
+    assert refused(capsys, str(path)) == f"{path} holds no run; make one by pfge compare --out {path}"
+
+
+def test_a_number_of_pairs_is_a_number_or_all(capsys: Captured, folder: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["connect", str(folder), "--pairs", "few"])
+    assert ended.value.code == 2
+    assert "argument --pairs" in capsys.readouterr().err
