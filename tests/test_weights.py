@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pfge import average_into, copy_weights, distance, interpolate, load_weights, view_weights
+from pfge import (
+    average_into,
+    copy_weights,
+    distance,
+    interpolate,
+    load_weights,
+    trained_names,
+    view_weights,
+)
 from pfge.weights import accumulator, count_bytes, find_non_finite
 from tests.toys import assert_same_weights, make_mlp
 
@@ -26,6 +34,12 @@ def test_a_view_leaves_out_buffers_that_are_not_saved() -> None:
     model = nn.Linear(2, 1)
     model.register_buffer("cache", torch.zeros(3), persistent=False)
     assert set(view_weights(model)) == {"weight", "bias"}
+
+
+def test_trained_names_are_those_of_parameters_that_are_not_frozen() -> None:
+    model = make_mlp()
+    model[0].weight.requires_grad_(False)
+    assert trained_names(model) == {"0.bias", "1.weight", "1.bias", "4.weight", "4.bias"}
 
 
 def test_a_copy_is_independent() -> None:

@@ -1,0 +1,33 @@
+import itertools
+
+import pytest
+
+from pfge.calling import keep_modes, repeat_batches
+from tests.toys import make_mlp
+
+
+def test_every_module_is_in_its_old_mode_again_even_after_an_error() -> None:
+    model = make_mlp()
+    model[1].eval()
+    before = [module.training for module in model.modules()]
+
+    def change_and_fail() -> None:
+        with keep_modes(model):
+            model[1].train()
+            model[3].eval()
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        change_and_fail()
+    assert [module.training for module in model.modules()] == before
+
+
+def test_batches_are_read_again_and_again() -> None:
+    assert list(itertools.islice(repeat_batches([1, 2, 3]), 7)) == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_batches_that_end_for_good_are_refused() -> None:
+    endless = repeat_batches(iter([1]))
+    assert next(endless) == 1
+    with pytest.raises(ValueError, match="batches ended before the last iteration"):
+        next(endless)
