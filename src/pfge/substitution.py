@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 def use_with_weights(model: nn.Module, weights: Weights, action: Callable[[nn.Module], Result]) -> Result:
     """Return what an action makes of a model that has other weights as long as the action lasts.
 
-    The model's own tensors are neither read nor written.
+    The model's own tensors are not written.
 
     Args:
         model: The model.
@@ -28,7 +28,7 @@ def use_with_weights(model: nn.Module, weights: Weights, action: Callable[[nn.Mo
     for name, parameter in module.named_parameters():
         tensors[f"module.{name}"] = in_memory_order_of(parameter, weights[canonical_name(name)])
     for name, buffer in module.named_buffers():
-        given = weights.get(canonical_name(name))  # a model keeps no member's values of temporary buffers
+        given = weights.get(canonical_name(name))  # members do not hold temporary ones
         tensors[f"module.{name}"] = buffer.clone() if given is None else in_memory_order_of(buffer, given)
     result: Result = functional_call(_Holder(module, lambda: action(model)), tensors, ())
     return result
