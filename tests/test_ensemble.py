@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pfge import Ensemble, Weights, copy_weights, view_weights
+from pfge import Ensemble, Temperatures, Weights, copy_weights, view_weights
 from pfge.members import LazyMembers
 from tests.toys import assert_same_weights, make_batch, make_mlp
 
@@ -144,7 +144,8 @@ TARGETS = expected().mean(0).topk(2).indices[torch.arange(20), (torch.arange(20)
 def test_a_temperature_of_the_pool_is_applied_to_the_mean() -> None:
     roots = expected().mean(0).sqrt()
     torch.testing.assert_close(
-        Ensemble(make_members(), make_mlp, temperature=2.0).predict(X), roots / roots.sum(1, keepdim=True)
+        Ensemble(make_members(), make_mlp, temperatures=Temperatures(2.0)).predict(X),
+        roots / roots.sum(1, keepdim=True),
     )
 
 
@@ -152,7 +153,7 @@ def test_a_members_temperature_divides_its_logits() -> None:
     with torch.no_grad():
         logits = torch.stack([make_mlp(seed).eval()(X) for seed in range(3)])
     scaled = (logits / torch.tensor([0.5, 1.0, 4.0])[:, None, None]).softmax(dim=2)
-    ensemble = Ensemble(make_members(), make_mlp, member_temperatures=[0.5, 1.0, 4.0])
+    ensemble = Ensemble(make_members(), make_mlp, temperatures=Temperatures(members=(0.5, 1.0, 4.0)))
     torch.testing.assert_close(ensemble.predict_members(X), scaled)
     torch.testing.assert_close(ensemble.predict(X), scaled.mean(0))
 
@@ -166,17 +167,17 @@ def test_calibrating_minimises_nll_on_the_given_examples(each: bool) -> None:
         return -ensemble.predict(X)[torch.arange(20), TARGETS].log().mean().item()
 
     if each:
-        assert fitted.temperature == 1
-        assert fitted.member_temperatures is not None
+        assert fitted.temperatures.pooled == 1
+        assert fitted.temperatures.members is not None
         others = [
-            Ensemble([member], make_mlp, temperature=temperature * factor)
-            for member, temperature in zip(raw.members, fitted.member_temperatures, strict=True)
+            Ensemble([member], make_mlp, temperatures=Temperatures(temperature * factor))
+            for member, temperature in zip(raw.members, fitted.temperatures.members, strict=True)
             for factor in (1, 0.99, 1.01)
         ]
     else:
-        assert fitted.member_temperatures is None
+        assert fitted.temperatures.members is None
         others = [
-            Ensemble(raw.members, make_mlp, temperature=fitted.temperature * factor)
+            Ensemble(raw.members, make_mlp, temperatures=Temperatures(fitted.temperatures.pooled * factor))
             for factor in (1, 0.99, 1.01)
         ]
     values = [nll(ensemble) for ensemble in others]
@@ -186,31 +187,31 @@ def test_calibrating_minimises_nll_on_the_given_examples(each: bool) -> None:
 
 def test_calibrating_again_starts_from_the_members_as_they_are() -> None:
     once = Ensemble(make_members(), make_mlp).calibrated([X], TARGETS)
-    assert once.calibrated([X], TARGETS).temperature == once.temperature
+    assert once.calibrated([X], TARGETS).temperatures == once.temperatures
 
 
 def test_the_last_members_keep_their_own_temperatures_and_not_that_of_the_pool() -> None:
-    ensemble = Ensemble(make_members(), make_mlp, temperature=2.0, member_temperatures=[1.0, 2.0, 3.0])
+    ensemble = Ensemble(make_members(), make_mlp, temperatures=Temperatures(2.0, (1.0, 2.0, 3.0)))
     last = ensemble.last(2)
-    assert (last.temperature, last.member_temperatures) == (1.0, [2.0, 3.0])
+    assert last.temperatures == Temperatures(1.0, (2.0, 3.0))
 
 
 def test_moving_keeps_temperatures_and_fresh_statistics_end_them() -> None:
-    ensemble = Ensemble(make_members(), make_mlp, temperature=2.0, member_temperatures=[1.0, 2.0, 3.0])
+    ensemble = Ensemble(make_members(), make_mlp, temperatures=Temperatures(2.0, (1.0, 2.0, 3.0)))
     moved = ensemble.to("cpu")
-    assert (moved.temperature, moved.member_temperatures) == (2.0, [1.0, 2.0, 3.0])
+    assert moved.temperatures == ensemble.temperatures
     fresh = ensemble.with_fresh_batch_norm([X])
-    assert (fresh.temperature, fresh.member_temperatures) == (1.0, None)
+    assert fresh.temperatures == Temperatures()
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_temperature_that_cannot_be_is_refused(temperature: float) -> None:
-    with pytest.raises(ValueError, match="temperatures must be above 0 and finite"):
-        Ensemble(make_members(), make_mlp, temperature=temperature)
-    with pytest.raises(ValueError, match="temperatures must be above 0 and finite"):
-        Ensemble(make_members(), make_mlp, member_temperatures=[1.0, temperature, 1.0])
+    with pytest.raises(ValueError, match="a temperature must be positive and finite"):
+        Temperatures(temperature)
+    with pytest.raises(ValueError, match="a temperature must be positive and finite"):
+        Temperatures(members=(1.0, temperature, 1.0))
 
 
 def test_temperatures_are_as_many_as_members() -> None:
     with pytest.raises(ValueError, match="each of 3 members has a temperature, got 2 of them"):
-        Ensemble(make_members(), make_mlp, member_temperatures=[1.0, 1.0])
+        Ensemble(make_members(), make_mlp, temperatures=Temperatures(members=(1.0, 1.0)))

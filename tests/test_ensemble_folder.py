@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pfge import Ensemble, StorageError, ensemble_folder
+from pfge import Ensemble, StorageError, Temperatures, ensemble_folder
 from tests.test_ensemble import X, expected, make_members
 from tests.toys import assert_same_weights, make_mlp
 
@@ -158,9 +158,9 @@ def test_members_of_different_shapes_on_disk(folder: Path, tmp_path: Path) -> No
 
 
 def test_temperatures_are_saved_with_the_ensemble(tmp_path: Path) -> None:
-    Ensemble(make_members(), make_mlp, temperature=1.5, member_temperatures=[1.0, 0.5, 2.0]).save(tmp_path)
+    Ensemble(make_members(), make_mlp, temperatures=Temperatures(1.5, (1.0, 0.5, 2.0))).save(tmp_path)
     loaded = Ensemble.load(tmp_path, make_mlp)
-    assert (loaded.temperature, loaded.member_temperatures) == (1.5, [1.0, 0.5, 2.0])
+    assert loaded.temperatures == Temperatures(1.5, (1.0, 0.5, 2.0))
 
 
 def test_a_manifest_without_temperatures_has_none(folder: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_manifest_without_temperatures_has_none(folder: Path) -> None:
     del manifest["temperature"], manifest["member_temperatures"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     loaded = Ensemble.load(folder, make_mlp)
-    assert (loaded.temperature, loaded.member_temperatures) == (1.0, None)
+    assert loaded.temperatures == Temperatures()
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,18 @@ from pfge.batch_norm import refresh_batch_norm
 from pfge.binning import Reliability
 from pfge.calibration import (
     Temperature,
+    Temperatures,
     fit_member_temperatures,
     fit_temperature,
     log_probabilities,
     scale_logits,
     scale_probabilities,
 )
+from pfge.cascade import Cascade
+from pfge.cascade_fit import fit_cascade
 from pfge.checkpoint import load_checkpoint, save_checkpoint
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Restart
+from pfge.compression import compress, kl_divergence
 from pfge.curve_fitting import fit_curve
 from pfge.curve_trace import CurveTrace, mode_connectivity, trace_curve
 from pfge.curves import Bezier, Curve, PolygonalChain
@@ -58,6 +62,7 @@ __all__ = [
     "SWA",
     "SWAG",
     "Bezier",
+    "Cascade",
     "Collector",
     "Constant",
     "CosineRestarts",
@@ -75,6 +80,7 @@ __all__ = [
     "StorageError",
     "StreamingScores",
     "Temperature",
+    "Temperatures",
     "Trajectory",
     "Triangular",
     "Weights",
@@ -82,15 +88,18 @@ __all__ = [
     "area_under_risk_coverage",
     "average_into",
     "brier_score",
+    "compress",
     "copy_weights",
     "disagreement",
     "distance",
     "expected_calibration_error",
+    "fit_cascade",
     "fit_curve",
     "fit_member_temperatures",
     "fit_temperature",
     "follow",
     "interpolate",
+    "kl_divergence",
     "load_checkpoint",
     "load_weights",
     "log_probabilities",

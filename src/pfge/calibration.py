@@ -26,6 +26,39 @@ class Temperature:
     converged: bool = True
 
 
+@dataclass(frozen=True)
+class Temperatures:
+    """What an ensemble divides logits by.
+
+    Attributes:
+        pooled: Of the members' mean p, which becomes softmax(log p / pooled).
+        members: Of each member's logits, before they are pooled; 1 for all if None.
+    """
+
+    pooled: float = 1.0
+    members: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for temperature in (self.pooled, *(self.members or ())):
+            _require_temperature(temperature)
+
+    def of_member(self, number: int) -> float:
+        """Return a member's own."""
+        return self.members[number] if self.members is not None else 1.0
+
+    def of_last(self, count: int) -> "Temperatures":
+        """Return those of the last members; that of all pooled is not theirs."""
+        return Temperatures(members=self.members and self.members[-count:])
+
+
+def _require_temperature(temperature: float) -> None:
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"a temperature must be positive and finite, got {temperature}")
+
+
+UNSCALED = Temperatures()
+
+
 def fit_temperature(logits: Tensor, targets: Tensor) -> Temperature:
     """Return the T that minimises the negative log-likelihood of softmax(logits / T).
 
@@ -133,8 +166,3 @@ def _slope(gaps: Tensor, b: float) -> tuple[float, float]:
     if not math.isfinite(slope + curvature):
         raise ArithmeticError("logits are too large for their slope to be finite")
     return slope, curvature
-
-
-def _require_temperature(temperature: float) -> None:
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"a temperature must be positive and finite, got {temperature}")

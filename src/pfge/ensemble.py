@@ -1,7 +1,6 @@
 """Members as one predictor: the mean of their softmax, calibrated if it was asked for."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from pfge.batch_norm import refresh_batch_norm
 from pfge.calibration import (
+    UNSCALED,
+    Temperatures,
     fit_member_temperatures,
     fit_temperature,
     log_probabilities,
@@ -20,6 +21,7 @@ from pfge.calibration import (
 from pfge.calling import call_model
 from pfge.ensemble_folder import EnsembleFolder, prepare_for_overwrite
 from pfge.members import LazyMembers
+from pfge.packed import PackedFolder, PackedMembers, is_packed_folder
 from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
 
 
@@ -35,8 +37,7 @@ class Ensemble:
         model: How the module is built, for the manifest; the name of `build_model` if None.
         iterations: The iteration of each member, for the manifest.
         forward: Calls the module on a batch that is no tensor, dict or pair, and returns the logits.
-        temperature: Of the pooled prediction p, which becomes softmax(log p / temperature).
-        member_temperatures: Of each member's logits, before they are pooled; 1 for all if None.
+        temperatures: What each member's logits are divided by, and those of the mean; see `calibrated`.
     """
 
     def __init__(
@@ -48,8 +49,7 @@ class Ensemble:
         model: str | None = None,
         iterations: Sequence[int | None] | None = None,
         forward: Callable[[nn.Module, Any], Tensor] | None = None,
-        temperature: float = 1.0,
-        member_temperatures: Sequence[float] | None = None,
+        temperatures: Temperatures = UNSCALED,
     ):
         if isinstance(members, list | tuple):
             for number, member in enumerate(members[1:], 2):
@@ -58,20 +58,16 @@ class Ensemble:
             raise ValueError(
                 f"each of {len(members)} members has an iteration, got {len(iterations)} of them"
             )
-        if member_temperatures is not None and len(member_temperatures) != len(members):
+        if temperatures.members is not None and len(temperatures.members) != len(members):
             raise ValueError(
-                f"each of {len(members)} members has a temperature, got {len(member_temperatures)} of them"
+                f"each of {len(members)} members has a temperature, got {len(temperatures.members)} of them"
             )
-        for value in [temperature, *(member_temperatures or [])]:
-            if not 0 < value < inf:
-                raise ValueError(f"temperatures must be above 0 and finite, got {value}; 1 changes nothing")
         self.members = members
         self.build_model = build_model
         self.method = method
         self.model = model or _name_of(build_model)
         self.iterations = list(iterations) if iterations is not None else [None] * len(members)
-        self.temperature = temperature
-        self.member_temperatures = list(member_temperatures) if member_temperatures is not None else None
+        self.temperatures = temperatures
         self.device = torch.device("cpu")
         self._forward = forward or call_model
         self._module: nn.Module | None = None
@@ -81,23 +77,50 @@ class Ensemble:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all members' weights."""
+        """The bytes of all members' weights, packed if they are."""
+        if isinstance(self.members, PackedMembers):
+            return self.members.nbytes
         return len(self) * count_bytes(self.members[0]) if len(self) else 0
 
     def last(self, count: int) -> "Ensemble":
         """Return the ensemble of the last members alone; the temperature of all pooled is not theirs."""
         if not 1 <= count <= len(self):
             raise ValueError(f"last() takes from 1 to all {len(self)} members, got {count}")
-        temperatures = self.member_temperatures and self.member_temperatures[-count:]
-        return self._with(
-            self.members[-count:], iterations=self.iterations[-count:], member_temperatures=temperatures
+        return self.with_members(
+            self.members[-count:],
+            iterations=self.iterations[-count:],
+            temperatures=self.temperatures.of_last(count),
         )
+
+    def with_members(
+        self,
+        members: Sequence[Weights],
+        *,
+        iterations: Sequence[int | None] | None = None,
+        temperatures: Temperatures = UNSCALED,
+    ) -> "Ensemble":
+        """Return an ensemble of other members of the same kind, on the same device.
+
+        Args:
+            members: Their weights.
+            iterations: Of each of them; those of this ensemble's if None.
+            temperatures: Theirs; members that predict otherwise than these have others.
+        """
+        ensemble = Ensemble(
+            members,
+            self.build_model,
+            method=self.method,
+            model=self.model,
+            iterations=self.iterations if iterations is None else iterations,
+            forward=self._forward,
+            temperatures=temperatures,
+        )
+        ensemble.device = self.device
+        return ensemble
 
     def to(self, device: torch.device | str) -> "Ensemble":
         """Return the same ensemble predicting on a device; inputs are expected there."""
-        moved = self._with(
-            self.members, temperature=self.temperature, member_temperatures=self.member_temperatures
-        )
+        moved = self.with_members(self.members, temperatures=self.temperatures)
         moved.device = torch.device(device)
         return moved
 
@@ -112,12 +135,15 @@ class Ensemble:
             targets: The true class of each example.
             each: Give each member a temperature of its own, instead of one for their mean.
         """
-        plain = self._with(self.members)
+        plain = self.with_members(self.members)
         if each:
-            fitted = fit_member_temperatures(plain.predict_each(batches), targets)
-            return self._with(self.members, member_temperatures=fitted)
-        pooled = fit_temperature(log_probabilities(plain.predict_batches(batches)), targets)
-        return self._with(self.members, temperature=pooled.value)
+            fitted = Temperatures(
+                members=tuple(fit_member_temperatures(plain.predict_each(batches), targets))
+            )
+        else:
+            pooled = log_probabilities(plain.predict_batches(batches))
+            fitted = Temperatures(fit_temperature(pooled, targets).value)
+        return self.with_members(self.members, temperatures=fitted)
 
     def with_fresh_batch_norm(
         self,
@@ -149,8 +175,10 @@ class Ensemble:
             if on_member is not None:
                 on_member(len(fresh))
         members = self.members
+        if isinstance(members, PackedMembers):
+            return self.with_members(members.with_tensors(fresh))
         merged = LazyMembers(len(self), lambda index: members[index] | fresh[index])
-        return self._with(merged)
+        return self.with_members(merged)
 
     def predict_members(self, x: Any) -> Tensor:
         """Return each member's probabilities, [K, N, C]."""
@@ -170,7 +198,7 @@ class Ensemble:
         total = next(predictions)
         for member in predictions:
             total += member
-        return scale_probabilities(total / len(self), self.temperature)
+        return scale_probabilities(total / len(self), self.temperatures.pooled)
 
     def predict_each(self, batches: Iterable[Any]) -> Iterator[Tensor]:
         """Yield each member's probabilities over a data set, [N, C], one member resident at a time."""
@@ -182,7 +210,7 @@ class Ensemble:
             )
         examples = None
         for number, module in enumerate(self._modules()):
-            temperature = self.member_temperatures[number] if self.member_temperatures else 1.0
+            temperature = self.temperatures.of_member(number)
             parts = [self._probabilities(module, batch, temperature) for batch in batches]
             if not parts:
                 raise ValueError("predicting needs at least one batch, got none")
@@ -194,18 +222,24 @@ class Ensemble:
                 )
             yield member
 
+    def predictor(self, index: int) -> Callable[[Any], Tensor]:
+        """Put one member into the module and return what predicts with it, until another is put there."""
+        number = range(len(self))[index]
+        module, temperature = self._module_with(number), self.temperatures.of_member(number)
+        return lambda x: self._probabilities(module, x, temperature)
+
     def save(self, folder: str | Path) -> None:
         """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""
         path = Path(folder)
         prepare_for_overwrite(path)
-        target = EnsembleFolder(
-            path,
-            method=self.method,
-            model=self.model,
-            temperature=self.temperature,
-            member_temperatures=self.member_temperatures,
-        )
-        target.commit([target.write(m, i) for m, i in zip(self.members, self.iterations, strict=True)])
+        if isinstance(self.members, PackedMembers):
+            packed = PackedFolder(self.members, self.method, self.model, self.iterations, self.temperatures)
+            packed.save(path)
+        else:
+            target = EnsembleFolder(
+                path, method=self.method, model=self.model, temperatures=self.temperatures
+            )
+            target.commit([target.write(m, i) for m, i in zip(self.members, self.iterations, strict=True)])
 
     @classmethod
     def load(
@@ -215,53 +249,44 @@ class Ensemble:
         *,
         forward: Callable[[nn.Module, Any], Tensor] | None = None,
     ) -> "Ensemble":
-        """Open a saved ensemble, checked whole; each member is read from disk when it is needed.
+        """Open a saved ensemble, packed or not, checked whole; members are read from disk when needed.
 
         Raises:
             StorageError: The folder is missing, damaged or foreign.
         """
-        source = EnsembleFolder.open(Path(folder))
+        path = Path(folder)
+        source: PackedFolder | EnsembleFolder
+        if is_packed_folder(path):
+            source = PackedFolder.open(path)
+            members: Sequence[Weights] = source.members
+        else:
+            source = EnsembleFolder.open(path)
+            members = source.members()
         return cls(
-            source.members(),
+            members,
             build_model,
             method=source.method,
             model=source.model,
             iterations=source.iterations,
             forward=forward,
-            temperature=source.temperature,
-            member_temperatures=source.member_temperatures,
+            temperatures=source.temperatures,
         )
-
-    def _with(
-        self,
-        members: Sequence[Weights],
-        *,
-        iterations: Sequence[int | None] | None = None,
-        temperature: float = 1.0,
-        member_temperatures: Sequence[float] | None = None,
-    ) -> "Ensemble":
-        ensemble = Ensemble(
-            members,
-            self.build_model,
-            method=self.method,
-            model=self.model,
-            iterations=self.iterations if iterations is None else iterations,
-            forward=self._forward,
-            temperature=temperature,
-            member_temperatures=member_temperatures,
-        )
-        ensemble.device = self.device
-        return ensemble
 
     def _modules(self) -> Iterator[nn.Module]:
         """Yield the one module, holding each member in turn."""
         if not len(self):
             raise ValueError("an ensemble needs a member to predict, this one is empty; collect or load some")
+        for index in range(len(self)):
+            yield self._module_with(index)
+
+    def _module_with(self, index: int) -> nn.Module:
         if self._module is None:
             self._module = self.build_model().to(self.device).eval().requires_grad_(False)
-        for member in self.members:
-            load_weights(self._module, member)
-            yield self._module
+        if isinstance(self.members, PackedMembers):
+            self.members.unpack_into(self._module, index)
+        else:
+            load_weights(self._module, self.members[index])
+        return self._module
 
     @torch.no_grad()
     def _probabilities(self, module: nn.Module, x: Any, temperature: float) -> Tensor:

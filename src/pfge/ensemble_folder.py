@@ -1,10 +1,10 @@
 """An ensemble on disk: one safetensors file a member, and a manifest that is replaced last."""
 
 from dataclasses import asdict, dataclass
-from math import inf
 from pathlib import Path
 from typing import Any
 
+from pfge.calibration import UNSCALED, Temperatures
 from pfge.members import LazyMembers
 from pfge.storage import (
     StorageError,
@@ -23,14 +23,20 @@ MANIFEST = "manifest.json"
 DRAFT = "member.draft"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One member in the manifest; `iteration` is None where a member belongs to no single one."""
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """A file that a manifest names, as it must be."""
 
     file: str
-    iteration: int | None
     bytes: int
     sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(FileEntry):
+    """One member in the manifest; `iteration` is None where a member belongs to no single one."""
+
+    iteration: int | None
 
 
 class EnsembleFolder:
@@ -40,8 +46,7 @@ class EnsembleFolder:
         path: The folder.
         method: How the members were made, for people.
         model: How the module is built, for people: nothing is ever imported from it.
-        temperature: Of the members pooled.
-        member_temperatures: Of each of them.
+        temperatures: What their logits are divided by.
     """
 
     def __init__(
@@ -50,14 +55,12 @@ class EnsembleFolder:
         *,
         method: str | None = None,
         model: str | None = None,
-        temperature: float = 1.0,
-        member_temperatures: list[float] | None = None,
+        temperatures: Temperatures = UNSCALED,
     ):
         self.path = path
         self.method = method
         self.model = model
-        self.temperature = temperature
-        self.member_temperatures = member_temperatures
+        self.temperatures = temperatures
         self.entries: list[Entry] = []
 
     @classmethod
@@ -68,14 +71,10 @@ class EnsembleFolder:
             StorageError: Something is missing, damaged or foreign; the message says which file,
                 what was expected and what was found.
         """
-        if not path.is_dir():
-            raise StorageError(f"{path} must be an ensemble folder, but no such folder exists")
-        if not (path / MANIFEST).exists():
-            raise StorageError(f"{path} is not an ensemble folder: it has no {MANIFEST}")
-        manifest = read_json_object(path / MANIFEST)
+        manifest = read_manifest(path)
         folder = cls(path, method=manifest.get("method"), model=manifest.get("model"))
         folder.entries = _parse_entries(path / MANIFEST, manifest)
-        _read_temperatures(folder, manifest)
+        folder.temperatures = read_temperatures(path / MANIFEST, manifest, len(folder.entries))
         folder._verify()
         return folder
 
@@ -86,33 +85,20 @@ class EnsembleFolder:
 
     def write(self, weights: Weights, iteration: int | None) -> Entry:
         """Write one member's file, which does not count until `commit` names it."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        draft = self.path / DRAFT
-        write_tensors(draft, weights)
-        digest = checksum(draft)
-        # The digest in the name: a new member never overwrites a file that the old manifest names.
-        file = f"member-{digest[:16]}.safetensors"
-        draft.replace(self.path / file)
-        return Entry(file, iteration, (self.path / file).stat().st_size, digest)
+        return Entry(iteration=iteration, **asdict(write_file(self.path, "member", weights)))
 
     def commit(self, entries: list[Entry]) -> None:
         """Make these the folder's members, all at once, and remove files that no longer count."""
-        self.path.mkdir(parents=True, exist_ok=True)
         manifest = {
             "format": FORMAT,
             "version": VERSION,
             "method": self.method,
             "model": self.model,
-            "temperature": self.temperature,
-            "member_temperatures": self.member_temperatures,
+            **temperature_entries(self.temperatures),
             "members": [asdict(entry) for entry in entries],
         }
-        write_json(self.path / MANIFEST, manifest)
+        commit_manifest(self.path, manifest, {entry.file for entry in entries})
         self.entries = list(entries)
-        counted = {entry.file for entry in entries}
-        for file in self.path.iterdir():
-            if _is_ours(file) and file.name not in counted:
-                file.unlink(missing_ok=True)
 
     def append(self, weights: Weights, iteration: int | None) -> None:
         """Write one more member."""
@@ -126,17 +112,7 @@ class EnsembleFolder:
     def _verify(self) -> None:
         shapes: dict[str, list[int]] | None = None
         for number, entry in enumerate(self.entries, 1):
-            file = self.path / entry.file
-            if not file.is_file():
-                raise StorageError(f"{file} is missing, but {MANIFEST} names it as member {number}")
-            size = file.stat().st_size
-            if size != entry.bytes:
-                raise StorageError(f"{file} must have {entry.bytes} bytes, found {size}: it is truncated")
-            digest = checksum(file)
-            if digest != entry.sha256:
-                raise StorageError(
-                    f"{file} must have SHA-256 {entry.sha256}, found {digest}: it is corrupted"
-                )
+            file = verify_file(self.path, entry, f"member {number}")
             found = read_shapes(file)
             shapes = shapes or found
             if found != shapes:
@@ -144,6 +120,50 @@ class EnsembleFolder:
                 raise StorageError(
                     f"{file} must have the first member's shapes, but differs in {differing[:5]}"
                 )
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read the manifest of an ensemble folder, whatever its format."""
+    if not path.is_dir():
+        raise StorageError(f"{path} must be an ensemble folder, but no such folder exists")
+    if not (path / MANIFEST).exists():
+        raise StorageError(f"{path} is not an ensemble folder: it has no {MANIFEST}")
+    return read_json_object(path / MANIFEST)
+
+
+def write_file(path: Path, kind: str, tensors: Weights, metadata: dict[str, str] | None = None) -> FileEntry:
+    """Write tensors to a file of a folder, which does not count until a manifest names it."""
+    path.mkdir(parents=True, exist_ok=True)
+    draft = path / DRAFT
+    write_tensors(draft, tensors, metadata)
+    digest = checksum(draft)
+    # The digest in the name: a new file never overwrites one that the old manifest names.
+    file = f"{kind}-{digest[:16]}.safetensors"
+    draft.replace(path / file)
+    return FileEntry(file=file, bytes=(path / file).stat().st_size, sha256=digest)
+
+
+def commit_manifest(path: Path, manifest: dict[str, Any], counted: set[str]) -> None:
+    """Replace a folder's manifest, and then remove files that no longer count."""
+    path.mkdir(parents=True, exist_ok=True)
+    write_json(path / MANIFEST, manifest)
+    for file in path.iterdir():
+        if _is_ours(file) and file.name not in counted:
+            file.unlink(missing_ok=True)
+
+
+def verify_file(path: Path, entry: FileEntry, what: str) -> Path:
+    """Return the path of a file that is byte by byte as the manifest says; `what` it is, for the error."""
+    file = path / entry.file
+    if not file.is_file():
+        raise StorageError(f"{file} is missing, but {MANIFEST} names it as {what}")
+    size = file.stat().st_size
+    if size != entry.bytes:
+        raise StorageError(f"{file} must have {entry.bytes} bytes, found {size}: it is truncated")
+    digest = checksum(file)
+    if digest != entry.sha256:
+        raise StorageError(f"{file} must have SHA-256 {entry.sha256}, found {digest}: it is corrupted")
+    return file
 
 
 def prepare_for_overwrite(path: Path) -> None:
@@ -155,36 +175,58 @@ def prepare_for_overwrite(path: Path) -> None:
 
 
 def _is_ours(file: Path) -> bool:
-    """Tell whether the file is a member or what a process that was killed may have left of one."""
-    return file.name == DRAFT or file.match("member-*.safetensors") or file.match(".*.part")
+    """Tell whether the file holds members or is what a process that was killed may have left of one."""
+    return file.name == DRAFT or any(
+        map(file.match, ("member-*.safetensors", "packed-*.safetensors", ".*.part"))
+    )
+
+
+def is_inside(file: str) -> bool:
+    """Tell whether a name in a manifest, which may be a stranger's, is that of a file in its folder."""
+    return Path(file).name == file and file not in ("", ".", "..")
+
+
+def require_format(path: Path, manifest: dict[str, Any], name: str, version: int) -> None:
+    """Refuse a manifest of another kind, or of a version that is not known here."""
+    if manifest.get("format") != name:
+        raise StorageError(f"{path} must have format {name!r}, found {manifest.get('format')!r}")
+    if manifest.get("version") != version:
+        raise StorageError(
+            f"{path} must have format version {version}, found {manifest.get('version')!r}; update pfge"
+        )
 
 
 def _parse_entries(path: Path, manifest: dict[str, Any]) -> list[Entry]:
-    if manifest.get("format") != FORMAT:
-        raise StorageError(f"{path} must have format {FORMAT!r}, found {manifest.get('format')!r}")
-    if manifest.get("version") != VERSION:
-        raise StorageError(
-            f"{path} must have format version {VERSION}, found {manifest.get('version')!r}; update pfge"
-        )
+    require_format(path, manifest, FORMAT, VERSION)
     members = manifest.get("members")
     if not isinstance(members, list):
         raise StorageError(f"{path} must list its members, found {type(members).__name__}")
     return [_parse_entry(path, member) for member in members]
 
 
-def _read_temperatures(folder: EnsembleFolder, manifest: dict[str, Any]) -> None:
-    """Take the temperatures over, which a manifest without calibration need not have."""
+def temperature_entries(temperatures: Temperatures) -> dict[str, Any]:
+    """Return what a manifest says of temperatures."""
+    members = temperatures.members
+    return {
+        "temperature": temperatures.pooled,
+        "member_temperatures": None if members is None else list(members),
+    }
+
+
+def read_temperatures(path: Path, manifest: dict[str, Any], count: int) -> Temperatures:
+    """Return the temperatures in a manifest of that many members, which one from before calibration lacks."""
     pooled = manifest.get("temperature", 1.0)
     members = manifest.get("member_temperatures")
-    values = [pooled, *(members if isinstance(members, list) else [])]
-    right_kinds = all(isinstance(value, int | float) and 0 < value < inf for value in values)
-    if not right_kinds or (members is not None and len(values) != len(folder.entries) + 1):
+    try:
+        found = Temperatures(pooled, None if members is None else tuple(members))
+    except (TypeError, ValueError):
+        found = None
+    if found is None or (found.members is not None and len(found.members) != count):
         raise StorageError(
-            f"{folder.path / MANIFEST} must give temperatures above 0, one for each member or none, found "
-            f"{pooled!r} and {members!r}"
+            f"{path} must give temperatures above 0, one for each member or none, found {pooled!r} and "
+            f"{members!r}"
         )
-    folder.temperature = pooled
-    folder.member_temperatures = members
+    return found
 
 
 def _parse_entry(path: Path, member: Any) -> Entry:
@@ -195,7 +237,6 @@ def _parse_entry(path: Path, member: Any) -> Entry:
             "bytes": int(size),
             "sha256": str(digest),
         }:
-            # A manifest from a stranger must not name files outside its folder.
-            if Path(file).name == file and file not in ("", ".", ".."):
-                return Entry(file, iteration, size, digest)
+            if is_inside(file):
+                return Entry(file=file, iteration=iteration, bytes=size, sha256=digest)
     raise StorageError(f"{path} must give each member's file, iteration, bytes and sha256, found {member!r}")

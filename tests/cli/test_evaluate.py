@@ -83,7 +83,7 @@ def test_calibrating_saves_the_temperature_of_validation_and_applies_it(
     found = assessed(ensemble, *config, "--calibrate", "pooled")
     assert found["temperature"] == pytest.approx(row["calibrated"]["temperature"], rel=1e-5)
     assert found["test"]["nll"] == pytest.approx(row["calibrated"]["test"]["nll"], rel=1e-5)
-    assert Ensemble.load(ensemble, small_conv).temperature == found["temperature"]
+    assert Ensemble.load(ensemble, small_conv).temperatures.pooled == found["temperature"]
     assert assessed(ensemble, *config)["test"] == found["test"]  # it stays
 
     found = assessed(ensemble, *config, "--calibrate", "members")

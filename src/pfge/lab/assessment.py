@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from pfge.ensemble import Ensemble
+from pfge.ensemble_folder import temperature_entries
 from pfge.lab.bench import Bench
 from pfge.lab.config import ConfigError
 from pfge.lab.corrupted_images import corrupted
@@ -43,8 +44,7 @@ def assess(
         "model": ensemble.model,
         "members": len(ensemble),
         "bytes": ensemble.nbytes,
-        "temperature": ensemble.temperature,
-        "member_temperatures": ensemble.member_temperatures,
+        **temperature_entries(ensemble.temperatures),
         "data": bench.experiment.data.name,
         "images": len(test),
         "test": _metrics(known, test),
@@ -77,7 +77,7 @@ def calibrate(bench: Bench, ensemble: Ensemble, how: Literal["pooled", "members"
 
 
 def _pool(bench: Bench, ensemble: Ensemble, data: Images, name: str) -> Pool:
-    pool = Pool(ensemble.temperature)
+    pool = Pool(ensemble.temperatures.pooled)
     for member in bench.predict(ensemble, data, name):
         pool.add(member)
     return pool

@@ -105,7 +105,7 @@ def evaluate(
         member_temperatures: Of each member, for the pool at temperatures; 1 if None.
         fit_temperatures: Find them on these predictions instead.
     """
-    pooled, pooled_last = Pool(ensemble.temperature), Pool()
+    pooled, pooled_last = Pool(ensemble.temperatures.pooled), Pool()
     temperatures = list(member_temperatures or [])
     members, growing = [], []
     for index, member in enumerate(predictions, 1):

@@ -1,0 +1,177 @@
+"""Members that answer one after another, until an example is sure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfge.ensemble import Ensemble
+from pfge.metrics import accuracy, expected_calibration_error, negative_log_likelihood
+from pfge.storage import StorageError, read_json_object, write_json
+
+FORMAT = "pfge-cascade"
+VERSION = 1
+RULES = ("confidence", "agreement")
+NEVER = 2.0  # a threshold that no confidence reaches
+
+
+@dataclass(frozen=True)
+class CascadePrediction:
+    """Probabilities [N, C], and how many members each example asked, [N]."""
+
+    probabilities: Tensor
+    asked: Tensor
+
+
+@dataclass(frozen=True)
+class CascadeReport:
+    """How good a cascade is on a data set, and what it costs."""
+
+    mean_members: float
+    most_members: int
+    accuracy: float
+    nll: float
+    ece: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """Which members answer, and when an example stops: once the mean probabilities so far are sure.
+
+    Args:
+        order: The members, in the order in which they answer.
+        threshold: The confidence, the largest of the mean probabilities, from which an example is sure.
+        rule: "confidence" for that alone; "agreement" if all members so far must also name one class.
+    """
+
+    order: Sequence[int]
+    threshold: float
+    rule: str = "confidence"
+
+    def __post_init__(self) -> None:
+        if not self.order or sorted(self.order) != list(range(len(self.order))):
+            raise ValueError(f"order must name each member, from 0 on, once, got {list(self.order)}")
+        if not self.threshold > 0:
+            raise ValueError(f"threshold must be above 0, got {self.threshold}")
+        if self.rule not in RULES:
+            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
+
+    def predict(self, ensemble: Ensemble, x: Any) -> CascadePrediction:
+        """Return the prediction for one batch."""
+        return self.predict_batches(ensemble, [x])
+
+    def predict_batches(self, ensemble: Ensemble, batches: Iterable[Any]) -> CascadePrediction:
+        """Return the prediction for a data set, which is read once; unsure examples are kept in memory.
+
+        Args:
+            ensemble: With as many members as `order` names.
+            batches: Tensors, or tuples, lists or dicts of tensors, with examples along the first dimension.
+        """
+        if len(ensemble) != len(self.order):
+            raise ValueError(f"this cascade is of {len(self.order)} members, got {len(ensemble)} of them")
+        stopped: list[tuple[Tensor, Tensor, Tensor]] = []
+        predict = ensemble.predictor(self.order[0])
+        waiting: list[_Waiting] = []
+        examples = 0
+        for batch in batches:
+            found = predict(batch)
+            rows = torch.arange(examples, examples + len(found), device=found.device)
+            examples += len(found)
+            waiting += self._settle(_Waiting(rows, batch, found, found.argmax(dim=1)), 1, stopped)
+        if not examples:
+            raise ValueError("predicting needs at least one batch, got none")
+        for asked, member in enumerate(self.order[1:], 2):
+            if not waiting:
+                break
+            predict = ensemble.predictor(member)
+            answered = [group.with_answer(predict(group.batch)) for group in waiting]
+            waiting = [left for group in answered for left in self._settle(group, asked, stopped)]
+        rows, probabilities, asked_of = (torch.cat(parts) for parts in zip(*stopped, strict=True))
+        order = rows.argsort()
+        return CascadePrediction(probabilities[order], asked_of[order])
+
+    def measure(self, ensemble: Ensemble, batches: Iterable[Any], targets: Tensor) -> CascadeReport:
+        """Return the quality and the cost on a data set; the time is that of the whole prediction."""
+        start = perf_counter()
+        found = self.predict_batches(ensemble, batches)
+        seconds = perf_counter() - start
+        return CascadeReport(
+            found.asked.double().mean().item(),
+            int(found.asked.max()),
+            accuracy(found.probabilities, targets),
+            negative_log_likelihood(found.probabilities, targets),
+            expected_calibration_error(found.probabilities, targets),
+            seconds,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the cascade as JSON, for example as cascade.json in the ensemble's folder."""
+        fields = asdict(self) | {"order": list(self.order)}
+        write_json(Path(path), {"format": FORMAT, "version": VERSION, **fields})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Cascade":
+        """Read a saved cascade."""
+        match read_json_object(Path(path)):
+            case {
+                "format": str(name),
+                "version": int(version),
+                "order": [*order],
+                "threshold": float() | int() as threshold,
+                "rule": str(rule),
+            } if (name, version) == (FORMAT, VERSION) and all(isinstance(member, int) for member in order):
+                return cls(tuple(order), threshold, rule)
+        raise StorageError(f"{path} must be a cascade of format {FORMAT!r}, version {VERSION}")
+
+    def _settle(
+        self, group: "_Waiting", asked: int, stopped: list[tuple[Tensor, Tensor, Tensor]]
+    ) -> list["_Waiting"]:
+        """Note the examples that stop after so many members, and return the others, if there are any."""
+        mean = group.total / asked
+        sure = mean.max(dim=1).values >= self.threshold
+        if self.rule == "agreement":
+            sure &= group.vote >= 0
+        if asked == len(self.order):
+            sure = torch.ones_like(sure)
+        stopped.append((group.rows[sure], mean[sure], torch.full_like(group.rows[sure], asked)))
+        return [] if bool(sure.all()) else [group.only(~sure)]
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Examples of one batch that are not sure yet.
+
+    Args:
+        rows: Their places in the data set.
+        batch: Their inputs.
+        total: The sum of the probabilities so far.
+        vote: The class that all members so far name; -1 where they do not agree.
+    """
+
+    rows: Tensor
+    batch: Any
+    total: Tensor
+    vote: Tensor
+
+    def with_answer(self, found: Tensor) -> "_Waiting":
+        agreed = torch.where(found.argmax(dim=1) == self.vote, self.vote, -1)
+        return _Waiting(self.rows, self.batch, self.total + found, agreed)
+
+    def only(self, chosen: Tensor) -> "_Waiting":
+        return _Waiting(self.rows[chosen], _select(self.batch, chosen), self.total[chosen], self.vote[chosen])
+
+
+def _select(batch: Any, chosen: Tensor) -> Any:
+    match batch:
+        case Tensor():
+            return batch[chosen.to(batch.device)]
+        case dict():
+            return {name: _select(value, chosen) for name, value in batch.items()}
+        case tuple() | list():
+            return [_select(value, chosen) for value in batch]
+    return batch

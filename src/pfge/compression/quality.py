@@ -1,0 +1,65 @@
+"""What compression costs: how far its predictions are from those of the original."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfge.ensemble import Ensemble
+from pfge.metrics import negative_log_likelihood
+
+
+def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:
+    """Return the mean over examples of KL(expected || probabilities), in nats; both are [N, C]."""
+    if expected.shape != probabilities.shape or expected.ndim != 2 or not len(expected):
+        raise ValueError(
+            f"the divergence takes two sets of probabilities [N, C], got {list(expected.shape)} and "
+            f"{list(probabilities.shape)}"
+        )
+    # float32 softmax rounds tiny probabilities to 0; one such class must not make the mean infinite.
+    tiny = torch.finfo(torch.float32).tiny
+    p, q = expected.double(), probabilities.double().clamp(min=tiny)
+    return (p * (p.clamp(min=tiny).log() - q.log())).sum(dim=1).mean().item()
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How compressed predictions differ: KL(original || compressed), and NLL if there are targets."""
+
+    kl: float
+    nll_increase: float | None
+
+
+class Judge:
+    """The original's predictions, with which those of compressed ensembles are compared.
+
+    Args:
+        original: Is asked once, here.
+        batches: Validation data that can be read again in the same order.
+        with_targets: Whether the second entry of each batch is its targets.
+    """
+
+    def __init__(self, original: Ensemble, batches: Iterable[Any], *, with_targets: bool):
+        self._batches = batches
+        self._targets = torch.cat([_targets_of(batch) for batch in batches]) if with_targets else None
+        self._expected = original.predict_batches(batches).cpu()
+
+    def measure(self, compressed: Ensemble) -> Quality:
+        """Return what a compressed ensemble's predictions have lost."""
+        found = compressed.predict_batches(self._batches).cpu()
+        kl = kl_divergence(self._expected, found)
+        if self._targets is None:
+            return Quality(kl, None)
+        before, after = (negative_log_likelihood(p, self._targets) for p in (self._expected, found))
+        return Quality(kl, after - before)
+
+
+def _targets_of(batch: Any) -> Tensor:
+    match batch:
+        case [_, Tensor() as targets, *_]:
+            return targets.cpu()
+    raise ValueError(
+        f"max_nll_increase needs validation batches of inputs and targets, got {type(batch).__name__}"
+    )

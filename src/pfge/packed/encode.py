@@ -1,0 +1,170 @@
+"""Pack members: one base for all, and a few bits for what each adds to it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfge.packed.members import PackedMembers, PackedTensor, Stored, fits_float16, numbers_of, pack_as_is
+from pfge.packed.quantize import Quantized, quantize, quantized_size
+from pfge.weights import Weights, find_non_finite, require_same_layout
+
+BASE_BITS = (8, 16, 32, None)
+SMALL_BITS = (16, 32)
+
+
+@dataclass(frozen=True)
+class PackSettings:
+    """How members are packed.
+
+    Args:
+        base_bits: For each number of the base: 8, 16 or 32; None for no base, so that each
+            member is packed by itself.
+        group: How many numbers of a delta share a step; None for one step an output channel. The base
+            always has one step an output channel.
+        small_bits: For tensors that are no matrices or filters: 32 for the tensor's own type, 16 for
+            float16 where it holds what is in them.
+    """
+
+    base_bits: int | None = 8
+    group: int | None = 64
+    small_bits: int = 32
+
+    def __post_init__(self) -> None:
+        if self.base_bits not in BASE_BITS:
+            raise ValueError(f"base_bits must be 8, 16, 32 or None, got {self.base_bits}")
+        if self.small_bits not in SMALL_BITS:
+            raise ValueError(f"small_bits must be 16 or 32, got {self.small_bits}")
+        if self.group is not None and self.group < 1:
+            raise ValueError(f"group must be at least 1 number or None, got {self.group}")
+
+    def require_delta_bits(self, bits: int) -> None:
+        """Refuse a width that deltas cannot have; without a base, it is that of the members themselves."""
+        if self.base_bits is None and bits == 16:
+            return
+        if not 1 <= bits <= 8:
+            rule = "1 to 8, or 16 without a base" if self.base_bits is None else "1 to 8"
+            raise ValueError(f"delta_bits must be {rule}, got {bits}")
+
+    def group_of(self, tensor: Tensor) -> int:
+        """Return how many numbers of a tensor's deltas share a step."""
+        return self.group or _channel(tensor)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What members have in common.
+
+    Args:
+        means: The mean of each tensor that is packed, in float32.
+        identical: The names of tensors that are the same in all members.
+    """
+
+    means: Weights
+    identical: frozenset[str]
+
+
+def is_packed(tensor: Tensor) -> bool:
+    """Tell whether a tensor is a matrix or a filter; all others are small and kept as they are."""
+    return tensor.is_floating_point() and tensor.ndim >= 2
+
+
+@torch.no_grad()
+def find_shared(members: Sequence[Weights]) -> Shared:
+    """Read all members once, refusing those that cannot be packed."""
+    if not len(members):
+        raise ValueError("an ensemble needs a member to be compressed, this one is empty")
+    first = members[0]
+    identical = set(first)
+    means = {name: torch.zeros(t.shape) for name, t in first.items() if is_packed(t)}
+    for number, member in enumerate(members, 1):
+        require_same_layout(first, member, "member 1", f"member {number}")
+        if bad := find_non_finite(member):
+            raise ValueError(f"members must be finite to be compressed, but {bad} of member {number} is not")
+        identical = {name for name in identical if torch.equal(first[name], member[name])}
+        for name, mean in means.items():
+            mean.lerp_(member[name].to("cpu", torch.float32), 1 / number)
+    return Shared(means, frozenset(identical))
+
+
+def pack_base(mean: Tensor, bits: int | None) -> Stored | None:
+    """Return the base of one tensor at a width."""
+    match bits:
+        case None:
+            return None
+        case 8:
+            return quantize(mean, 8, _channel(mean))
+        case 16 if fits_float16(mean):
+            return mean.half()
+    return mean.clone()
+
+
+def base_numbers(mean: Tensor, bits: int | None) -> Tensor:
+    """Return the base as members will see it; zeros if there is none."""
+    base = pack_base(mean, bits)
+    return torch.zeros_like(mean) if base is None else numbers_of(base).float().view(mean.shape)
+
+
+@torch.no_grad()
+def pack_members(
+    members: Sequence[Weights],
+    delta_bits: int | Mapping[str, int],
+    settings: PackSettings,
+    shared: Shared | None = None,
+) -> PackedMembers:
+    """Return members packed; deltas are taken from the packed base, and so make good its error.
+
+    Args:
+        members: The weights of each.
+        delta_bits: The width of every delta, or that of each packed tensor by name.
+        settings: All else.
+        shared: What `find_shared` gives, if it is there already.
+    """
+    shared = shared or find_shared(members)
+    differing = [name for name in shared.means if name not in shared.identical]
+    widths = dict.fromkeys(differing, delta_bits) if isinstance(delta_bits, int) else dict(delta_bits)
+    if widths.keys() != set(differing):
+        names = sorted(widths.keys() ^ set(differing))
+        raise ValueError(
+            f"delta_bits must give a width to each matrix and filter that differs between members, and to "
+            f"no other tensor, got too much or too little for {names[:5]}"
+        )
+    for bits in widths.values():
+        settings.require_delta_bits(bits)
+    as_is = {name: 16 for name, bits in widths.items() if bits == 16}
+    as_is |= {name: settings.small_bits for name in members[0] if name not in shared.means}
+    bases = {n: base_numbers(shared.means[n], settings.base_bits) for n in widths if n not in as_is}
+    deltas: dict[str, list[Stored]] = {name: [] for name in bases}
+    kept: dict[str, list[Tensor]] = {name: [] for name in as_is}
+    for member in members:
+        for name, base in bases.items():
+            deltas[name].append(pack_delta(member[name], base, widths[name], settings))
+        for name in kept:
+            kept[name].append(member[name])
+    tensors: dict[str, PackedTensor] = {}
+    for name, like in members[0].items():
+        if name in as_is:
+            tensors[name] = pack_as_is(kept[name], as_is[name])
+        elif name in shared.identical and settings.base_bits in (32, None):
+            tensors[name] = pack_as_is([like], 32)
+        else:
+            shared_part = pack_base(shared.means[name], settings.base_bits)
+            parts = tuple(deltas.get(name, ()))
+            tensors[name] = PackedTensor(tuple(like.shape), like.dtype, shared_part, parts)
+    return PackedMembers(len(members), tensors)
+
+
+def pack_delta(tensor: Tensor, base: Tensor, bits: int, settings: PackSettings) -> Quantized:
+    """Return what one member adds to the base of a tensor, in 1 to 8 bits."""
+    return quantize(tensor.to("cpu", torch.float32) - base, bits, settings.group_of(tensor))
+
+
+def delta_size(tensor: Tensor, bits: int, settings: PackSettings) -> int:
+    """Return the bytes of one member's delta of 1 to 8 bits."""
+    return quantized_size(tensor.numel(), bits, settings.group_of(tensor))
+
+
+def _channel(tensor: Tensor) -> int:
+    """Return how many numbers an output channel has."""
+    return max(1, tensor.numel() // max(1, tensor.shape[0]))

@@ -1,0 +1,198 @@
+"""Packed members on disk: one safetensors file, and a manifest that is replaced last."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfge.calibration import UNSCALED, Temperatures
+from pfge.ensemble_folder import (
+    MANIFEST,
+    FileEntry,
+    commit_manifest,
+    is_inside,
+    read_manifest,
+    read_temperatures,
+    require_format,
+    temperature_entries,
+    verify_file,
+    write_file,
+)
+from pfge.packed.members import PackedMembers, PackedTensor, Stored
+from pfge.packed.packing import packed_size
+from pfge.packed.quantize import Quantized, count_groups
+from pfge.storage import StorageError, read_tensors
+
+FORMAT = "pfge-packed-ensemble"
+VERSION = 1
+LAYOUT = "layout"  # the key of the file's metadata
+
+Spec = str | list[int] | None
+"""How a part is stored: the name of its type, or its bits and group, or None for no part."""
+
+
+@dataclass(frozen=True)
+class PackedFolder:
+    """Packed members and what the manifest says of them."""
+
+    members: PackedMembers
+    method: str | None
+    model: str | None
+    iterations: Sequence[int | None]
+    temperatures: Temperatures = UNSCALED
+
+    def save(self, path: Path) -> None:
+        """Write the members, which replace those in the folder at once, at the end.
+
+        Numbers of one kind lie in one tensor, a row a member, in the order of the layout: a header for
+        every small tensor would take more bytes than the tensor.
+        """
+        layout = [
+            [name, _type_name(t.dtype), list(t.shape), _spec(t.base), _spec(t.each[0] if t.each else None)]
+            for name, t in self.members.tensors.items()
+        ]
+        packed = list(self.members.tensors.values())
+        tensors = _join("base", [[t.base] for t in packed if t.base is not None])
+        tensors |= _join("each", [t.each for t in packed if t.each])
+        metadata = {LAYOUT: json.dumps(layout, separators=(",", ":"))}
+        entry = write_file(path, "packed", tensors, metadata)
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "method": self.method,
+            "model": self.model,
+            "iterations": list(self.iterations),
+            **temperature_entries(self.temperatures),
+            **asdict(entry),
+        }
+        commit_manifest(path, manifest, {entry.file})
+
+    @classmethod
+    def open(cls, path: Path) -> "PackedFolder":
+        """Check the file byte by byte and map it into memory; a member is read when it is asked for.
+
+        Raises:
+            StorageError: Something is missing, damaged or foreign; the message says which file,
+                what was expected and what was found.
+        """
+        manifest = read_manifest(path)
+        require_format(path / MANIFEST, manifest, FORMAT, VERSION)
+        match manifest:
+            case {
+                "file": str(file),
+                "bytes": int(size),
+                "sha256": str(digest),
+                "iterations": [*iterations],
+            } if is_inside(file) and iterations:
+                checked = verify_file(path, FileEntry(file=file, bytes=size, sha256=digest), "its members")
+            case _:
+                raise StorageError(f"{path / MANIFEST} must give file, bytes, sha256 and iterations")
+        members = _read_members(checked, len(iterations))
+        temperatures = read_temperatures(path / MANIFEST, manifest, len(iterations))
+        return cls(members, manifest.get("method"), manifest.get("model"), iterations, temperatures)
+
+
+def is_packed_folder(path: Path) -> bool:
+    """Tell whether a folder's manifest says that its members are packed."""
+    return read_manifest(path).get("format") == FORMAT
+
+
+def _join(name: str, parts: Sequence[Sequence[Stored]]) -> dict[str, Tensor]:
+    """Return one tensor for each kind of numbers; entry [i][j] of the parts belongs to row j."""
+    rows: dict[str, list[Tensor]] = {}
+    for part in parts:
+        split = [_split(stored) for stored in part]
+        for kind in split[0]:
+            rows.setdefault(f"{name}.{kind}", []).append(torch.stack([numbers[kind] for numbers in split]))
+    return {key: torch.cat(columns, dim=1) for key, columns in rows.items()}
+
+
+def _split(stored: Stored) -> dict[str, Tensor]:
+    if isinstance(stored, Quantized):
+        return {"codes": stored.codes, "steps": stored.steps}
+    return {_type_name(stored.dtype): stored.reshape(-1)}
+
+
+def _spec(stored: Stored | None) -> Spec:
+    if isinstance(stored, Quantized):
+        return [stored.bits, stored.group]
+    return None if stored is None else _type_name(stored.dtype)
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class _Streams:
+    """The joined tensors of a file, taken apart in the order in which they were joined."""
+
+    def __init__(self, file: Path, tensors: dict[str, Tensor]):
+        self._file = file
+        self._tensors = tensors
+        self._taken: Counter[str] = Counter()
+
+    def take(self, name: str, rows: int, spec: Any, count: int) -> tuple[Stored, ...]:
+        match spec:
+            case None:
+                return ()
+            case str(kind):
+                return self._take(f"{name}.{kind}", rows, count)
+            case [int(bits), int(group)] if 1 <= bits <= 8 and group >= 1:
+                codes = self._take(f"{name}.codes", rows, packed_size(count, bits))
+                steps = self._take(f"{name}.steps", rows, count_groups(count, group))
+                parts = zip(codes, steps, strict=True)
+                return tuple(Quantized(c, s, bits, group, count) for c, s in parts)
+        raise StorageError(f"{self._file} must say how tensors are stored, found {spec!r}")
+
+    def require_nothing_left(self) -> None:
+        for name, tensor in self._tensors.items():
+            if tensor.shape[1] != self._taken[name]:
+                raise StorageError(
+                    f"{self._file} must hold {self._taken[name]} numbers of {name}, found {tensor.shape[1]}"
+                )
+
+    def _take(self, name: str, rows: int, count: int) -> tuple[Tensor, ...]:
+        start = self._taken[name]
+        tensor = self._tensors.get(name)
+        found = list(tensor.shape) if tensor is not None else None
+        if tensor is None or tensor.ndim != 2 or len(tensor) != rows or tensor.shape[1] < start + count:
+            raise StorageError(f"{self._file} must hold {rows} rows of {name}, found {found}")
+        self._taken[name] += count
+        return tensor[:, start : start + count].unbind()
+
+
+def _read_members(file: Path, length: int) -> PackedMembers:
+    tensors, metadata = read_tensors(file)
+    streams = _Streams(file, tensors)
+    packed: dict[str, PackedTensor] = {}
+    for row in _read_layout(file, metadata):
+        match row:
+            case [str(name), str(dtype), [*shape], base_spec, each_spec] if (
+                isinstance(getattr(torch, dtype, None), torch.dtype)
+                and all(isinstance(size, int) and size >= 0 for size in shape)
+                and (base_spec, each_spec) != (None, None)
+            ):
+                base = streams.take("base", 1, base_spec, prod(shape))
+                each = streams.take("each", length, each_spec, prod(shape))
+                own = getattr(torch, dtype)
+                packed[name] = PackedTensor(tuple(shape), own, base[0] if base else None, each)
+            case _:
+                raise StorageError(f"{file} must give each tensor's name, type and shape, found {row!r}")
+    streams.require_nothing_left()
+    return PackedMembers(length, packed)
+
+
+def _read_layout(file: Path, metadata: dict[str, str]) -> list[Any]:
+    try:
+        layout = json.loads(metadata.get(LAYOUT, ""))
+    except ValueError as error:
+        raise StorageError(f"{file} must hold a layout in JSON, but {error}") from None
+    if not isinstance(layout, list):
+        raise StorageError(f"{file} must list its tensors, found {type(layout).__name__}")
+    return layout

@@ -1,0 +1,174 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pfge import Ensemble, compress, kl_divergence, negative_log_likelihood
+from pfge.compression.widths import Ladder
+from pfge.packed import PackedMembers, PackSettings, pack_members
+from pfge.packed.encode import find_shared
+from pfge.packed.quantize import Quantized
+from tests.packed.test_members import close_members
+from tests.toys import assert_same_weights, make_batch, make_mlp
+
+VALIDATION = [make_batch(100 + i) for i in range(4)]
+TARGETS = torch.cat([targets for _, targets in VALIDATION])
+TRAINING = [make_batch(i, size=64) for i in range(4)]
+
+
+@pytest.fixture
+def ensemble() -> Ensemble:
+    members = close_members(8, spread=0.02)
+    return Ensemble(members, make_mlp, method="FGE", iterations=range(8)).with_fresh_batch_norm(TRAINING)
+
+
+def divergence(ensemble: Ensemble, compressed: Ensemble) -> float:
+    return kl_divergence(ensemble.predict_batches(VALIDATION), compressed.predict_batches(VALIDATION))
+
+
+def widths(ensemble: Ensemble) -> dict[str, int]:
+    assert isinstance(ensemble.members, PackedMembers)
+    parts = {name: tensor.each[0] for name, tensor in ensemble.members.tensors.items() if tensor.each}
+    return {name: part.bits for name, part in parts.items() if isinstance(part, Quantized)}
+
+
+def test_three_bits_and_an_eight_bit_base_are_usual(ensemble: Ensemble) -> None:
+    compressed = compress(ensemble)
+    expected = pack_members(ensemble.members, 3, PackSettings(8, 64, 32))
+    assert isinstance(compressed.members, PackedMembers)
+    for one, two in zip(compressed.members, expected, strict=True):
+        assert_same_weights(one, two)
+    assert (compressed.method, compressed.iterations) == ("FGE", list(range(8)))
+
+
+def test_the_result_is_an_ensemble_in_fewer_bytes_with_nearly_the_same_predictions(
+    ensemble: Ensemble, tmp_path: Path
+) -> None:
+    compressed = compress(ensemble, delta_bits=3, small_bits=16)
+    assert compressed.nbytes < ensemble.nbytes / 2
+    assert 0 < divergence(ensemble, compressed) < 1e-3
+    compressed.last(2).save(tmp_path)
+    assert torch.equal(
+        Ensemble.load(tmp_path, make_mlp).predict(VALIDATION), compressed.last(2).predict(VALIDATION)
+    )
+
+
+def test_wider_deltas_diverge_less(ensemble: Ensemble) -> None:
+    found = [divergence(ensemble, compress(ensemble, delta_bits=bits)) for bits in (1, 4, 8)]
+    assert found[0] > 4 * found[1] > 16 * found[2]
+
+
+def test_the_original_is_left_alone(ensemble: Ensemble) -> None:
+    before = [dict(member) for member in ensemble.members]
+    state = torch.get_rng_state()
+    compress(ensemble, max_kl=1e-3, validation=VALIDATION, refresh=TRAINING)
+    for one, two in zip(ensemble.members, before, strict=True):
+        assert_same_weights(one, two)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_budget_is_kept(ensemble: Ensemble) -> None:
+    smallest, largest = (compress(ensemble, delta_bits=bits).nbytes for bits in (1, 8))
+    for budget in (smallest, (smallest + largest) // 2, largest):
+        found = compress(ensemble, budget=budget)
+        # A bit for the smaller matrix costs 8 members 3 bytes each.
+        assert budget - 8 * 3 < found.nbytes <= budget
+
+
+def test_a_budget_with_data_takes_the_better_of_mixed_and_even_widths(ensemble: Ensemble) -> None:
+    budget = compress(ensemble, delta_bits=2).nbytes + 8 * 3
+    mixed = compress(ensemble, budget=budget)
+    even = compress(ensemble, delta_bits=2)
+    assert len(set(widths(mixed).values())) == 2
+    chosen = compress(ensemble, budget=budget, validation=VALIDATION)
+    assert divergence(ensemble, chosen) == min(divergence(ensemble, mixed), divergence(ensemble, even))
+
+
+def test_a_budget_that_nobody_can_meet_says_the_smallest(ensemble: Ensemble) -> None:
+    smallest = compress(ensemble, delta_bits=1, small_bits=16).nbytes
+    message = (
+        f"budget must be at least {smallest} bytes, which base_bits=8, delta_bits=1, group=64 and "
+        "small_bits=16 take, got 100; raise it"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        compress(ensemble, small_bits=16, budget=100)
+
+
+def test_a_divergence_is_kept_and_one_bit_less_would_not_keep_it(ensemble: Ensemble) -> None:
+    found = compress(ensemble, max_kl=1e-5, validation=VALIDATION)
+    assert divergence(ensemble, found) <= 1e-5
+    ladder = Ladder(ensemble.members, find_shared(ensemble.members), PackSettings())
+    rung = sum(widths(found).values()) - 2  # two tensors of one bit are the lowest rung
+    assert widths(found) == ladder.at(rung)
+    assert divergence(ensemble, compress(ensemble, delta_bits=ladder.at(rung - 1))) > 1e-5
+
+
+def test_a_loss_of_likelihood_is_kept(ensemble: Ensemble) -> None:
+    compressed = compress(ensemble, max_nll_increase=1e-4, validation=VALIDATION)
+    before, after = (
+        negative_log_likelihood(e.predict_batches(VALIDATION), TARGETS) for e in (ensemble, compressed)
+    )
+    assert after - before <= 1e-4
+
+
+def test_a_quality_that_eight_bits_cannot_reach_is_refused() -> None:
+    ensemble = Ensemble(close_members(2, spread=3.0), make_mlp)
+    with pytest.raises(ValueError, match="cannot be met: 8 bits everywhere have Quality"):
+        compress(ensemble, base_bits=None, max_kl=1e-9, validation=VALIDATION)
+
+
+def test_a_quality_that_the_budget_cannot_hold_says_what_it_takes(ensemble: Ensemble) -> None:
+    needed = compress(ensemble, max_kl=1e-5, validation=VALIDATION).nbytes
+    with pytest.raises(ValueError, match=f"at least {needed} bytes, the fewest that keep the quality"):
+        compress(ensemble, max_kl=1e-5, budget=needed - 1, validation=VALIDATION)
+
+
+def test_fresh_batch_norm_is_kept_only_where_it_helps(ensemble: Ensemble) -> None:
+    plain = compress(ensemble, delta_bits=1)
+    refreshed = plain.with_fresh_batch_norm(TRAINING)
+    assert divergence(ensemble, refreshed) < divergence(ensemble, plain)
+    found = compress(ensemble, delta_bits=1, validation=VALIDATION, refresh=TRAINING)
+    assert divergence(ensemble, found) == divergence(ensemble, refreshed)
+    misleading = [10 + 100 * x for x, _ in TRAINING]
+    found = compress(ensemble, delta_bits=1, validation=VALIDATION, refresh=misleading)
+    assert divergence(ensemble, found) == divergence(ensemble, plain)
+
+
+def test_members_that_are_not_close_are_warned_about() -> None:
+    # Two members w and -w: their mean is 0, and infinitely far in its own lengths.
+    members = [{"weight": sign * torch.ones(2, 64)} for sign in (1, -1)]
+    with pytest.warns(UserWarning, match="lie inf% of the base's length from it"):
+        compress(Ensemble(members, make_mlp))
+    # Members at 0.5 and 1.5 of their mean: a delta saves one bit, and the base costs 8 / 2.
+    members = [{"weight": size * torch.ones(2, 64)} for size in (0.5, 1.5)]
+    with pytest.warns(UserWarning, match=r"lie 50% .* saves 1.0 bits a number, and the base costs 4.0 for"):
+        compress(Ensemble(members, make_mlp))
+    compress(Ensemble(members, make_mlp), base_bits=None, delta_bits=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delta_bits": 9}, "delta_bits must be 1 to 8, got 9"),
+        ({"delta_bits": 0}, "delta_bits must be 1 to 8, got 0"),
+        ({"base_bits": 7}, "base_bits must be 8, 16, 32 or None, got 7"),
+        ({"delta_bits": 3, "budget": 10**6}, "got delta_bits=3 beside a budget or a quality; leave one"),
+        ({"max_kl": 0.1}, "need validation data; pass validation=batches"),
+        ({"refresh": TRAINING}, "need validation data; pass validation=batches"),
+        ({"max_kl": -1.0, "validation": VALIDATION}, "max_kl must be above 0, got -1.0"),
+        (
+            {"max_nll_increase": 0.1, "validation": [VALIDATION[0][0]]},
+            "needs validation batches of inputs and targets, got Tensor",
+        ),
+    ],
+)
+def test_bad_input_is_refused(ensemble: Ensemble, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compress(ensemble, **options)
+
+
+def test_an_empty_ensemble_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs a member to be compressed, this one is empty"):
+        compress(Ensemble([], make_mlp))

@@ -1,0 +1,189 @@
+"""Packed members on disk: what is written is what is read, and nothing damaged or foreign is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from pfge import Ensemble, StorageError, Temperatures, ensemble_folder
+from pfge.packed import PackedMembers, PackSettings, pack_members
+from pfge.storage import checksum, read_tensors, write_tensors
+from tests.packed.test_members import X, close_members
+from tests.test_ensemble_folder import edit_manifest
+from tests.toys import assert_same_weights, make_mlp
+
+
+def make_packed(bits: int = 3, **settings: Any) -> PackedMembers:
+    return pack_members(close_members(), bits, PackSettings(**settings))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    ensemble = Ensemble(make_packed(), make_mlp, method="PFGE", iterations=[10, 20, 30, 40])
+    ensemble.save(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def the_file(folder: Path) -> Path:
+    (file,) = folder.glob("*.safetensors")
+    return file
+
+
+def change_layout(folder: Path, change: str, to: str) -> None:
+    """Rewrite the file with another layout, and the manifest with its checksum: as a forger would."""
+    tensors, metadata = read_tensors(the_file(folder))
+    assert change in metadata["layout"]
+    metadata["layout"] = metadata["layout"].replace(change, to, 1)
+    write_tensors(the_file(folder), {k: v.clone() for k, v in tensors.items()}, metadata)
+    edit_manifest(folder, bytes=the_file(folder).stat().st_size, sha256=checksum(the_file(folder)))
+
+
+@pytest.mark.parametrize("small_bits", [16, 32])
+@pytest.mark.parametrize(("base_bits", "bits"), [(8, 1), (16, 3), (32, 8), (None, 8), (None, 16)])
+def test_a_loaded_ensemble_is_the_saved_one(
+    tmp_path: Path, base_bits: int | None, bits: int, small_bits: int
+) -> None:
+    packed = make_packed(bits, base_bits=base_bits, small_bits=small_bits)
+    Ensemble(packed, make_mlp, method="PFGE", iterations=[1, 2, 3, 4]).save(tmp_path)
+    loaded = Ensemble.load(tmp_path, make_mlp)
+    assert (loaded.method, loaded.iterations, loaded.nbytes) == ("PFGE", [1, 2, 3, 4], packed.nbytes)
+    for one, two in zip(loaded.members, packed, strict=True):
+        assert_same_weights(one, two)
+    assert torch.equal(loaded.predict(X), Ensemble(packed, make_mlp).predict(X))
+
+
+def test_everything_is_in_one_file_beside_the_manifest(folder: Path) -> None:
+    assert sorted(file.suffix for file in folder.iterdir()) == [".json", ".safetensors"]
+
+
+def test_the_files_take_little_more_than_the_tensors(tmp_path: Path) -> None:
+    g = torch.Generator().manual_seed(0)
+    members = [{"w": torch.rand(200, 300, generator=g), "b": torch.rand(200, generator=g)} for _ in range(3)]
+    packed = pack_members(members, 3, PackSettings())
+    Ensemble(packed, make_mlp).save(tmp_path)
+    on_disk = sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert packed.nbytes < on_disk < packed.nbytes + 1500
+
+
+def test_what_a_loaded_ensemble_holds_is_mapped_from_the_file_and_not_copied(folder: Path) -> None:
+    loaded = Ensemble.load(folder, make_mlp)
+    assert isinstance(loaded.members, PackedMembers)
+    part = loaded.members.tensors["0.weight"].each[1]
+    assert not isinstance(part, torch.Tensor)
+    with safe_open(the_file(folder), framework="pt") as file:
+        codes = file.get_tensor("each.codes")
+    assert part.codes.untyped_storage().nbytes() >= codes.nbytes  # a view of the whole file's bytes
+    assert torch.equal(codes[1, : len(part.codes)], part.codes)
+
+
+def test_saving_the_other_kind_over_it_leaves_no_old_files(folder: Path) -> None:
+    Ensemble(close_members(2), make_mlp).save(folder)
+    assert len(Ensemble.load(folder, make_mlp)) == 2
+    assert len(list(folder.iterdir())) == 3
+    Ensemble(make_packed(), make_mlp).save(folder)
+    assert len(Ensemble.load(folder, make_mlp)) == 4
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_packed_ensemble_can_be_saved_over_itself(folder: Path) -> None:
+    expected = make_packed()[3]
+    Ensemble.load(folder, make_mlp).last(1).save(folder)
+    loaded = Ensemble.load(folder, make_mlp)
+    assert loaded.iterations == [40]
+    assert_same_weights(loaded.members[0], expected)
+
+
+def test_fresh_batch_norm_stays_packed(folder: Path) -> None:
+    fresh = Ensemble.load(folder, make_mlp).with_fresh_batch_norm([X])
+    assert isinstance(fresh.members, PackedMembers)
+    model = make_mlp()
+    fresh.members.unpack_into(model, 2)
+    seen = model[0](X)  # type: ignore[index]
+    torch.testing.assert_close(fresh.members[2]["1.running_mean"], seen.mean(0).detach())
+
+
+def test_a_crash_while_saving_leaves_the_old_ensemble(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(ensemble_folder, "write_json", fail)
+    with pytest.raises(OSError, match="No space left"):
+        Ensemble(make_packed(1), make_mlp).save(folder)
+    assert_same_weights(Ensemble.load(folder, make_mlp).members[0], make_packed()[0])
+
+
+def test_a_flipped_bit_is_found(folder: Path) -> None:
+    file = the_file(folder)
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 4
+    file.write_bytes(data)
+    with pytest.raises(StorageError, match=f"{file.name} must have SHA-256 .*, found .*: it is corrupted"):
+        Ensemble.load(folder, make_mlp)
+
+
+def test_missing_bytes_are_found(folder: Path) -> None:
+    file = the_file(folder)
+    size = file.stat().st_size
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(StorageError, match=f"{file.name} must have {size} bytes, found {size - 10}"):
+        Ensemble.load(folder, make_mlp)
+
+
+def test_a_missing_file_is_named(folder: Path) -> None:
+    file = the_file(folder)
+    file.unlink()
+    with pytest.raises(StorageError, match=f"{file.name} is missing, but manifest.json names it as its mem"):
+        Ensemble.load(folder, make_mlp)
+
+
+def test_another_version_is_refused(folder: Path) -> None:
+    edit_manifest(folder, version=9)
+    with pytest.raises(StorageError, match=r"manifest\.json must have format version 1, found 9; update"):
+        Ensemble.load(folder, make_mlp)
+
+
+@pytest.mark.parametrize("changes", [{"file": "../x"}, {"bytes": "1"}, {"iterations": []}, {"sha256": None}])
+def test_a_manifest_that_says_too_little_is_refused(folder: Path, changes: dict[str, Any]) -> None:
+    edit_manifest(folder, **changes)
+    with pytest.raises(StorageError, match="must give file, bytes, sha256 and iterations"):
+        Ensemble.load(folder, make_mlp)
+
+
+def test_as_many_rows_as_iterations(folder: Path) -> None:
+    edit_manifest(folder, iterations=[1, 2])
+    with pytest.raises(StorageError, match=r"must hold 2 rows of each\..*, found \[4, "):
+        Ensemble.load(folder, make_mlp)
+
+
+@pytest.mark.parametrize(
+    ("change", "to", "message"),
+    [
+        ("[3,64]", "[9,64]", r"must say how tensors are stored, found \[9, 64\]"),
+        ("[3,64]", "[2,64]", r"must hold \d+ numbers of each\.codes, found \d+"),
+        ("[8,4]", "[800,4]", r"must hold 1 rows of base\.codes, found"),
+        ('"float32"', '"save"', "must give each tensor's name, type and shape"),
+        ('"float32"', '"Tensor"', "must give each tensor's name, type and shape"),
+        ("[8,4]", "[-8,4]", "must give each tensor's name, type and shape"),
+        ("]", "", "must hold a layout in JSON"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused(folder: Path, change: str, to: str, message: str) -> None:
+    change_layout(folder, change, to)
+    with pytest.raises(StorageError, match=message):
+        Ensemble.load(folder, make_mlp)
+
+
+def test_the_manifest_says_what_is_there(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["format"] == "pfge-packed-ensemble"
+    assert (manifest["method"], manifest["model"]) == ("PFGE", "tests.toys:make_mlp")
+    assert manifest["bytes"] == the_file(folder).stat().st_size
+
+
+def test_temperatures_are_saved_with_packed_members(tmp_path: Path) -> None:
+    temperatures = Temperatures(1.5, (1.0, 0.5, 2.0, 1.0))
+    Ensemble(make_packed(), make_mlp, temperatures=temperatures).save(tmp_path)
+    assert Ensemble.load(tmp_path, make_mlp).temperatures == temperatures

@@ -1,0 +1,246 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pfge import Ensemble, Weights, copy_weights, view_weights
+from pfge.packed import PackedMembers, PackedTensor, PackSettings, pack_members
+from pfge.packed.encode import find_shared
+from pfge.packed.members import fits_float16, pack_as_is
+from pfge.packed.quantize import Quantized, quantize
+from tests.toys import assert_same_weights, make_batch, make_mlp
+
+X = make_batch(7, size=20)[0]
+
+
+def close_members(count: int = 4, spread: float = 0.05) -> list[Weights]:
+    """Members around one point, as those of one run; the counter of batches is the same in all."""
+    members = []
+    for seed in range(count):
+        generator = torch.Generator().manual_seed(seed)
+        member = copy_weights(view_weights(make_mlp()))
+        for tensor in member.values():
+            if tensor.is_floating_point():
+                tensor += spread * torch.randn(tensor.shape, generator=generator).abs()
+        members.append(member)
+    return members
+
+
+def relative_error(packed: PackedMembers, members: list[Weights], name: str) -> float:
+    lost = [
+        (one[name] - two[name]).norm() / two[name].norm() for one, two in zip(packed, members, strict=True)
+    ]
+    return max(lost).item()
+
+
+def test_a_member_is_the_base_plus_its_delta() -> None:
+    base, deltas = (
+        torch.tensor([[1.0, 2], [3, 4]]),
+        (torch.tensor([0.5, 0, 0, 0]), torch.tensor([0, 0, 0, 0.25])),
+    )
+    tensor = PackedTensor((2, 2), torch.float32, base, deltas)
+    assert tensor.member(0).tolist() == [[1.5, 2], [3, 4]]
+    assert tensor.member(1).tolist() == [[1, 2], [3, 4.25]]
+
+
+@pytest.mark.parametrize("base_bits", [8, 16, 32])
+@pytest.mark.parametrize("bits", [1, 3, 8])
+def test_deltas_make_good_the_error_of_the_base(base_bits: int, bits: int) -> None:
+    members = close_members()
+    packed = pack_members(members, bits, PackSettings(base_bits))
+    mean = torch.stack([member["0.weight"] for member in members]).mean(0)
+    base = {8: quantize(mean, 8, 4).numbers().view(8, 4), 16: mean.half().float(), 32: mean}[base_bits]
+    for member, found in zip(members, packed, strict=True):
+        expected = base + quantize(member["0.weight"] - base, bits, 64).numbers().view(8, 4)
+        torch.testing.assert_close(found["0.weight"], expected, rtol=0, atol=1e-6)
+
+
+def test_more_bits_are_nearer_to_the_members() -> None:
+    members = close_members()
+    lost = [
+        relative_error(pack_members(members, b, PackSettings()), members, "0.weight") for b in range(1, 9)
+    ]
+    assert lost == sorted(lost, reverse=True)
+    assert lost[7] < lost[0] / 50
+
+
+def test_what_is_no_matrix_is_exact_at_32_bits() -> None:
+    members = close_members()
+    for found, member in zip(pack_members(members, 1, PackSettings()), members, strict=True):
+        kept = [name for name in member if name not in ("0.weight", "4.weight")]
+        assert_same_weights({name: found[name] for name in kept}, {name: member[name] for name in kept})
+
+
+def test_what_is_no_matrix_is_float16_at_16_bits() -> None:
+    members = close_members()
+    packed = pack_members(members, 1, PackSettings(small_bits=16))
+    for found, member in zip(packed, members, strict=True):
+        assert torch.equal(found["1.running_var"], member["1.running_var"].half().float())
+        assert torch.equal(found["1.num_batches_tracked"], member["1.num_batches_tracked"])
+
+
+def test_what_is_the_same_in_all_members_is_stored_once() -> None:
+    members = [
+        {"a": torch.arange(4.0).view(2, 2), "b": torch.ones(3), "n": torch.tensor(7)} for _ in range(5)
+    ]
+    assert pack_members(members, 3, PackSettings(base_bits=32)).nbytes == 16 + 12 + 8
+    # Two rows of two 8-bit numbers, padded to 8 bytes, and a step for each.
+    assert pack_members(members, 3, PackSettings(base_bits=8)).nbytes == 8 + 2 * 2 + 12 + 8
+
+
+def test_bytes_are_counted_by_hand() -> None:
+    packed = pack_members(close_members(4), 3, PackSettings(small_bits=16))
+    # Base: 8 rows of 4 and 3 rows of 8 bytes, a 2-byte step a row. Deltas: 3 bits, one group each.
+    base = (32 + 2 * 8) + (24 + 2 * 3)
+    delta = (3 * 4 + 2) + (3 * 3 + 2)
+    # Biases 8 and 3, BatchNorm 4 * 8, in 2 bytes; one counter of 8 bytes.
+    assert packed.nbytes == base + 4 * delta + 4 * 2 * (8 + 3 + 32) + 8
+
+
+def test_without_a_base_each_member_is_packed_by_itself() -> None:
+    members = close_members()
+    eight = pack_members(members, 8, PackSettings(base_bits=None, group=None))
+    for found, member in zip(eight, members, strict=True):
+        assert torch.equal(found["0.weight"], quantize(member["0.weight"], 8, 4).numbers().view(8, 4))
+    half = pack_members(members, 16, PackSettings(base_bits=None))
+    for found, member in zip(half, members, strict=True):
+        assert torch.equal(found["0.weight"], member["0.weight"].half().float())
+
+
+def test_members_keep_the_models_own_types() -> None:
+    members = [copy_weights(view_weights(make_mlp(seed).bfloat16())) for seed in range(2)]
+    for found, member in zip(pack_members(members, 3, PackSettings()), members, strict=True):
+        assert {n: t.dtype for n, t in found.items()} == {n: t.dtype for n, t in member.items()}
+
+
+def test_members_are_taken_by_index_and_by_slice() -> None:
+    packed = pack_members(close_members(), 3, PackSettings())
+    assert_same_weights(packed[-1], packed[3])
+    assert len(packed[1:3]) == 2
+    assert_same_weights(packed[1:3][1], packed[2])
+    with pytest.raises(IndexError):
+        packed[4]
+    with pytest.raises(IndexError):
+        packed[1:3][2]
+
+
+def test_a_slice_counts_only_its_own_deltas() -> None:
+    packed = pack_members(close_members(), 3, PackSettings(small_bits=16))
+    each = (3 * 4 + 2) + (3 * 3 + 2) + 2 * (8 + 3 + 32)
+    assert packed.nbytes - packed[-1:].nbytes == 3 * each
+
+
+def test_unpacking_into_a_model_is_the_member() -> None:
+    packed = pack_members(close_members(), 3, PackSettings())
+    model = make_mlp(9)
+    packed.unpack_into(model, 2)
+    assert_same_weights(view_weights(model), packed[2])
+
+
+def test_unpacking_refuses_another_model_and_leaves_it_alone() -> None:
+    model = make_mlp(classes=5)
+    before = copy_weights(view_weights(model))
+    with pytest.raises(ValueError, match=r"4.bias is \[5\] in the model and \[3\] in the weights"):
+        pack_members(close_members(), 3, PackSettings()).unpack_into(model, 0)
+    assert_same_weights(view_weights(model), before)
+
+
+def test_predicting_has_one_model_in_memory_and_never_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count tensors that are alive while members are unpacked, by a weak reference to each."""
+    import weakref
+
+    unpack, alive, most = PackedTensor.member, weakref.WeakSet[Tensor](), [0]
+
+    def counted(self: PackedTensor, index: int) -> Tensor:
+        tensor = unpack(self, index)
+        alive.add(tensor)
+        most[0] = max(most[0], len(alive))
+        return tensor
+
+    monkeypatch.setattr(PackedTensor, "member", counted)
+    built: list[nn.Module] = []
+
+    def build() -> nn.Module:
+        built.append(make_mlp())
+        return built[-1]
+
+    Ensemble(pack_members(close_members(), 3, PackSettings()), build).predict_batches([X, X])
+    assert len(built) == 1
+    assert most[0] <= 2  # the tensor being copied, and the one that the loop is about to let go
+
+
+def test_tensors_can_be_replaced_but_not_those_that_are_quantized() -> None:
+    packed = pack_members(close_members(), 3, PackSettings(small_bits=16))
+    fresh = [{"1.running_mean": torch.full((8,), 0.1 + n), "0.weight": torch.zeros(8, 4)} for n in range(4)]
+    changed = packed.with_tensors(fresh)
+    assert torch.equal(changed[2]["1.running_mean"], torch.full((8,), 2.1).half().float())
+    assert torch.equal(changed[2]["0.weight"], packed[2]["0.weight"])
+    assert changed.nbytes == packed.nbytes
+
+
+@pytest.mark.parametrize(
+    ("values", "fits"),
+    [
+        ([1.0, 0.1], True),
+        ([1e5, 1.0], False),
+        ([1e-9, 2e-9], False),
+        ([1.0, 1e-9], True),
+        ([0.0], True),
+        ([], True),
+    ],
+)
+def test_float16_holds_what_is_in_its_range(values: list[float], fits: bool) -> None:
+    assert fits_float16(torch.tensor(values)) is fits
+
+
+def test_what_float16_cannot_hold_keeps_its_own_type() -> None:
+    tensors = [torch.tensor([1e6, 1.0]), torch.tensor([1.0, 1.0])]
+    assert torch.equal(pack_as_is(tensors, 16).member(0), tensors[0])
+
+
+def test_members_that_cannot_be_packed_are_refused() -> None:
+    members = close_members()
+    with pytest.raises(ValueError, match="needs a member to be compressed, this one is empty"):
+        find_shared([])
+    with pytest.raises(ValueError, match=r"4.bias is \[3\] in member 1 and \[5\] in member 2"):
+        find_shared([members[0], copy_weights(view_weights(make_mlp(classes=5)))])
+    members[1]["4.weight"][0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"must be finite to be compressed, but 4.weight of member 2 is not"):
+        find_shared(members)
+
+
+@pytest.mark.parametrize(
+    ("settings", "bits", "message"),
+    [
+        ({"base_bits": 4}, 3, "base_bits must be 8, 16, 32 or None, got 4"),
+        ({"small_bits": 8}, 3, "small_bits must be 16 or 32, got 8"),
+        ({"group": 0}, 3, "group must be at least 1 number or None, got 0"),
+        ({}, 0, "delta_bits must be 1 to 8, got 0"),
+        ({}, 9, "delta_bits must be 1 to 8, got 9"),
+        ({}, 16, "delta_bits must be 1 to 8, got 16"),
+        ({"base_bits": None}, 12, "delta_bits must be 1 to 8, or 16 without a base, got 12"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, int | None], bits: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pack_members(close_members(), bits, PackSettings(**settings))  # type: ignore[arg-type]
+
+
+def test_the_original_is_left_alone() -> None:
+    members, before = close_members(), close_members()
+    packed = pack_members(members, 3, PackSettings())
+    for one, two in zip(members, before, strict=True):
+        assert_same_weights(one, two)
+    members[0]["1.weight"].zero_()
+    assert torch.equal(packed[0]["1.weight"], before[0]["1.weight"])
+
+
+def test_each_tensor_may_have_its_own_width() -> None:
+    packed = pack_members(close_members(), {"0.weight": 2, "4.weight": 5}, PackSettings())
+    found = [packed.tensors[name].each[0] for name in ("0.weight", "4.weight")]
+    assert [part.bits for part in found if isinstance(part, Quantized)] == [2, 5]
+
+
+@pytest.mark.parametrize("names", [["0.weight"], ["0.weight", "4.weight", "4.bias"]])
+def test_widths_for_other_tensors_are_refused(names: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"got too much or too little for \['4\."):
+        pack_members(close_members(), dict.fromkeys(names, 3), PackSettings())

@@ -1,0 +1,185 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pfge import Cascade, Ensemble, StorageError, compress, fit_cascade
+from pfge.metrics import accuracy, expected_calibration_error, negative_log_likelihood
+from tests.test_ensemble import make_members
+from tests.toys import make_batch, make_mlp
+
+BATCHES = [make_batch(i, size=30)[0] for i in range(3)]
+X = torch.cat(BATCHES)
+Y = torch.cat([make_batch(i, size=30)[1] for i in range(3)])
+
+
+@pytest.fixture
+def ensemble() -> Ensemble:
+    return Ensemble(make_members(), make_mlp)
+
+
+def transcription(ensemble: Ensemble, cascade: Cascade) -> tuple[Tensor, list[int]]:
+    """One example at a time, in plain Python."""
+    answers = ensemble.predict_members(X)[list(cascade.order)]
+    probabilities, asked = [], []
+    for example in range(len(X)):
+        for count in range(1, len(answers) + 1):
+            mean = answers[:count, example].mean(dim=0)
+            votes = {int(vote) for vote in answers[:count, example].argmax(dim=1)}
+            sure = mean.max() >= cascade.threshold and (cascade.rule == "confidence" or len(votes) == 1)
+            if sure or count == len(answers):
+                break
+        probabilities.append(mean)
+        asked.append(count)
+    return torch.stack(probabilities), asked
+
+
+@pytest.mark.parametrize("rule", ["confidence", "agreement"])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+@pytest.mark.parametrize("threshold", [0.3, 0.45, 0.6])
+def test_examples_stop_when_they_are_sure(
+    ensemble: Ensemble, order: tuple[int, ...], threshold: float, rule: str
+) -> None:
+    cascade = Cascade(order, threshold, rule)
+    found = cascade.predict_batches(ensemble, BATCHES)
+    probabilities, asked = transcription(ensemble, cascade)
+    assert found.asked.tolist() == asked
+    torch.testing.assert_close(found.probabilities, probabilities)
+
+
+def test_some_of_those_examples_stop_after_one_some_after_two_and_three_members(
+    ensemble: Ensemble,
+) -> None:
+    assert set(transcription(ensemble, Cascade((0, 1, 2), 0.45))[1]) == {1, 2, 3}
+
+
+def test_a_threshold_that_nobody_reaches_is_the_whole_ensemble(ensemble: Ensemble) -> None:
+    found = Cascade((1, 0, 2), 2.0).predict(ensemble, X)
+    torch.testing.assert_close(found.probabilities, ensemble.predict(X))
+    assert found.asked.tolist() == [3] * len(X)
+
+
+def test_only_unsure_examples_reach_later_members() -> None:
+    seen: list[int] = []
+
+    def forward(model: nn.Module, x: Tensor) -> Any:
+        seen.append(len(x))
+        return model(x)
+
+    ensemble = Ensemble(make_members(), make_mlp, forward=forward)
+    found = Cascade((0, 1, 2), 0.45).predict(ensemble, X)
+    assert seen == [int((found.asked >= count).sum()) for count in (1, 2, 3)]
+
+
+def test_batches_may_be_pairs_and_dicts_and_an_iterator(ensemble: Ensemble) -> None:
+    cascade = Cascade((0, 1, 2), 0.45)
+    expected = cascade.predict(ensemble, X).probabilities
+    pairs = cascade.predict_batches(ensemble, iter([(x, torch.zeros(len(x))) for x in BATCHES]))
+    torch.testing.assert_close(pairs.probabilities, expected)
+    named = cascade.predict_batches(ensemble, [{"input": x} for x in BATCHES])
+    torch.testing.assert_close(named.probabilities, expected)
+
+
+def test_a_compressed_ensemble_cascades_too(ensemble: Ensemble) -> None:
+    packed = compress(ensemble, base_bits=None, delta_bits=8)
+    cascade = Cascade((2, 1, 0), 0.45)
+    assert cascade.predict(packed, X).asked.tolist() == transcription(packed, cascade)[1]
+
+
+def test_the_report_has_the_metrics_and_the_cost(ensemble: Ensemble) -> None:
+    cascade = Cascade((0, 1, 2), 0.45)
+    report = cascade.measure(ensemble, BATCHES, Y)
+    probabilities, asked = transcription(ensemble, cascade)
+    assert report.mean_members == pytest.approx(sum(asked) / len(asked))
+    assert report.most_members == 3
+    assert report.accuracy == accuracy(probabilities, Y)
+    assert report.nll == pytest.approx(negative_log_likelihood(probabilities, Y))
+    assert report.ece == pytest.approx(expected_calibration_error(probabilities, Y))
+    assert report.seconds > 0
+
+
+def fixed(answers: Tensor) -> Ensemble:
+    """Members whose probabilities are given, [K, N, C]: the batch holds the numbers of the examples."""
+    members = [{"weight": member.log()} for member in answers]
+    return Ensemble(members, lambda: nn.Embedding(*answers.shape[1:]))
+
+
+# Member 0 errs on example 3, unsure; member 1 is right everywhere; together they are right.
+ANSWERS = torch.tensor(
+    [
+        [[0.9, 0.1], [0.1, 0.9], [0.8, 0.2], [0.45, 0.55]],
+        [[0.9, 0.1], [0.1, 0.9], [0.6, 0.4], [0.85, 0.15]],
+    ]
+)
+EXAMPLES, CLASSES = torch.arange(4), torch.tensor([0, 1, 0, 0])
+
+
+def test_the_fit_asks_as_few_as_the_loss_allows() -> None:
+    # The second member alone is right everywhere: one member is enough.
+    found = fit_cascade(fixed(ANSWERS), [EXAMPLES], CLASSES, max_accuracy_loss=0.0)
+    assert found.order[0] == 1
+    report = found.measure(fixed(ANSWERS), [EXAMPLES], CLASSES)
+    assert (report.mean_members, report.accuracy) == (1, 1)
+
+
+def test_an_example_lost_is_not_made_good_by_one_gained() -> None:
+    # Both together are wrong on example 2 and right on 3; so is the first alone. The second is right on 2
+    # and wrong on 3: as accurate, and likelier, but it loses one.
+    answers = torch.tensor(
+        [
+            [[0.9, 0.1], [0.1, 0.9], [0.1, 0.9], [0.9, 0.1]],
+            [[0.9, 0.1], [0.1, 0.9], [0.6, 0.4], [0.4, 0.6]],
+        ]
+    )
+    found = fit_cascade(fixed(answers), [EXAMPLES], CLASSES, max_accuracy_loss=0.0)
+    assert found.order[0] == 0
+    assert found.predict(fixed(answers), EXAMPLES).asked.tolist() == [1, 1, 1, 1]
+
+
+def test_a_smaller_loss_asks_more_members(ensemble: Ensemble) -> None:
+    whole = negative_log_likelihood(ensemble.predict(X), Y)
+    costs = []
+    for loss in (1e-9, 0.003, 1.0):
+        cascade = fit_cascade(ensemble, BATCHES, Y, max_nll_increase=loss)
+        report = cascade.measure(ensemble, BATCHES, Y)
+        assert report.nll <= whole + loss
+        costs.append(report.mean_members)
+    assert costs[0] > costs[1] > costs[2] == 1
+
+
+def test_a_fit_needs_a_loss(ensemble: Ensemble) -> None:
+    with pytest.raises(ValueError, match="fitted to a loss; pass max_accuracy_loss, max_nll_increase or"):
+        fit_cascade(ensemble, BATCHES, Y)
+
+
+def test_a_cascade_is_saved_and_loaded(tmp_path: Path) -> None:
+    cascade = Cascade((2, 0, 1), 0.8125, "agreement")
+    cascade.save(tmp_path / "cascade.json")
+    assert Cascade.load(tmp_path / "cascade.json") == cascade
+
+
+def test_another_file_is_no_cascade(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"format": "other"}')
+    with pytest.raises(StorageError, match=r"x\.json must be a cascade of format 'pfge-cascade', version 1"):
+        Cascade.load(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((0, 2), 0.5), r"order must name each member, from 0 on, once, got \[0, 2\]"),
+        (((), 0.5), r"order must name each member, from 0 on, once, got \[\]"),
+        (((0,), 0.0), "threshold must be above 0, got 0.0"),
+        (((0,), 0.5, "luck"), "rule must be one of confidence, agreement, got 'luck'"),
+    ],
+)
+def test_what_is_no_cascade_is_refused(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Cascade(*arguments)
+
+
+def test_a_cascade_of_other_members_is_refused(ensemble: Ensemble) -> None:
+    with pytest.raises(ValueError, match="this cascade is of 2 members, got 3 of them"):
+        Cascade((0, 1), 0.5).predict(ensemble, X)
