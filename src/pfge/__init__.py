@@ -36,6 +36,7 @@ from pfge.metrics import (
     negative_log_likelihood,
     reliability,
 )
+from pfge.plane import Plane
 from pfge.schedules import Constant, CosineRestarts, Joined, LinearDecay, Triangular
 from pfge.scores import Scores, StreamingScores, score_examples
 from pfge.storage import StorageError
@@ -72,6 +73,7 @@ __all__ = [
     "Ensemble",
     "Joined",
     "LinearDecay",
+    "Plane",
     "PolygonalChain",
     "Reliability",
     "Restart",

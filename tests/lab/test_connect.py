@@ -233,7 +233,7 @@ def test_after_a_kill_the_bytes_are_those_of_a_run_that_was_not_killed(
         again(folder, often, pairs=1)
     assert (folder / "connectivity.jsonl").read_bytes() == (connected / "connectivity.jsonl").read_bytes()
     left = sorted(file.name for file in (folder / "seed-1").iterdir())
-    assert left == ["ensembles", "scores", "w0.safetensors"]
+    assert left == ["curves", "ensembles", "scores", "w0.safetensors"]
     # A kill comes before the checkpoint of its own step; without checkpoints a pair begins anew.
     finished = steps - 1 if seconds == 0 else (steps - 1) // LENGTH * LENGTH
     assert made == [2 * LENGTH - finished]

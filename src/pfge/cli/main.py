@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 import pfge
-from pfge.cli import compare, compress, connect, diagnose, evaluate, pretrain, table
+from pfge.cli import compare, compress, connect, diagnose, evaluate, landscape, pretrain, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"pfge {pfge.__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (compare, pretrain, evaluate, connect, diagnose, compress, table):
+    for command in (compare, pretrain, evaluate, connect, landscape, diagnose, compress, table):
         command.add_parser(commands)
     options = parser.parse_args(arguments)
     # Like `python -m`: a config may name a model or data of the user's own in the current folder.

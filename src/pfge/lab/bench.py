@@ -137,11 +137,11 @@ class Bench:
         wanted = [-(-limit // self.experiment.data.batch_size) for limit in limits]
         return _FirstBatches(source, min([*wanted, source.per_epoch]))
 
-    def refresh_batch_norm(self, ensemble: Ensemble, seed: int, name: str) -> Ensemble:
-        """Return the ensemble with each member's BatchNorm statistics over training batches."""
+    def refresh_batch_norm(self, ensemble: Ensemble, seed: int, name: str, images: int = 0) -> Ensemble:
+        """Return the ensemble with BatchNorm statistics of its own; `images` as of `batch_norm_batches`."""
         with self.reporter.task(name, len(ensemble)) as advance:
             return ensemble.with_fresh_batch_norm(
-                self.engine.mine(self.batch_norm_batches(seed)),
+                self.engine.mine(self.batch_norm_batches(seed, images)),
                 across_processes=self.engine.share[1] > 1,
                 on_member=lambda done: advance(done, ""),
             )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from pfge.checkpoint import save_checkpoint
 from pfge.curves import Bezier
 from pfge.ensemble import Ensemble
 from pfge.ensemble_folder import MANIFEST
@@ -146,6 +147,9 @@ def _connect(bench: Bench, pair: Pair, ensemble: Ensemble, checkpoint: Path) -> 
     stream = f"curve {pair.method} {pair.first}"
     walk_curve(bench, curve, model, seed=pair.seed, stream=stream, checkpoint=checkpoint, name=f"{pair}: fit")
     traced = trace(bench, curve, model, seed=pair.seed, name=f"{pair}: trace")
+    file = bench.folder.curve(pair.seed, pair.method, pair.first)
+    file.parent.mkdir(exist_ok=True)
+    save_checkpoint(file, curve.state_dict())
     return {
         "seed": pair.seed,
         "method": pair.method,

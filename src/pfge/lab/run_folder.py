@@ -59,6 +59,10 @@ class RunFolder:
         """Return the file of the scores that a row's ensemble has for each example."""
         return self.of_seed(seed) / "scores" / f"{_file_name(row)}.safetensors"
 
+    def curve(self, seed: int, method: str, first: int) -> Path:
+        """Return the file of the bends of the curve from a member, counted from 1, to the next."""
+        return self.of_seed(seed) / "curves" / f"{method}-{first}.bends"
+
     @contextmanager
     def opened(self, experiment: Experiment) -> Iterator[None]:
         """Hold the folder for this process, new or continued.

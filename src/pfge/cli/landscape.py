@@ -1,0 +1,55 @@
+"""`pfge landscape`: a picture of the loss on the plane through three members."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pfge.cli.compare import SubParsers
+
+
+def add_parser(commands: "SubParsers") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "landscape",
+        help="draw the loss on the plane through three members",
+        description="Measure a grid on the plane through three members of PFGE, BatchNorm refreshed at each "
+        "point, and draw it with w0, the trajectory, SWA, the members and the fitted curves of pfge connect. "
+        "What is off the plane is drawn where its shadow falls.",
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument(
+        "--members", type=int, nargs=3, default=[1, 2, 3], metavar="N", help="which three, from 1"
+    )
+    parser.add_argument(
+        "--quantity", choices=("train_loss", "train_error", "test_error"), default="train_loss", help="what"
+    )
+    parser.add_argument("--grid", type=int, default=11, help="points on each side")
+    parser.add_argument("--images", type=int, default=2000, help="that each point is measured on")
+    parser.add_argument("--seed", type=int, help="of the run (default: its first)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure the grid, write it and its picture."""
+    from pfge.lab.landscape import make_landscape
+    from pfge.lab.progress import Reporter
+    from pfge.reports.landscape_figure import draw_landscape
+    from pfge.storage import write_json, write_text
+
+    found = make_landscape(
+        options.folder,
+        Reporter(),
+        members=options.members,
+        quantity=options.quantity,
+        grid=options.grid,
+        images=options.images,
+        seed=options.seed,
+        overrides=options.set,
+    )
+    write_json(options.folder / "landscape.json", found)
+    picture = options.folder / "landscape.svg"
+    write_text(picture, draw_landscape(found))
+    print(f"The picture: {picture}")
+    return 0

@@ -1,0 +1,140 @@
+"""The plane through three members: training loss or validation error on a grid, and what lies on it."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from pfge.checkpoint import load_checkpoint
+from pfge.curves import Bezier
+from pfge.ensemble_folder import MANIFEST
+from pfge.lab.bench import Bench
+from pfge.lab.config import ConfigError
+from pfge.lab.config_file import load_experiment
+from pfge.lab.data import Images, take
+from pfge.lab.engine import Engine
+from pfge.lab.pretrain import find_w0
+from pfge.lab.progress import Reporter
+from pfge.lab.run_folder import CONFIG, RunFolder
+from pfge.members import LazyMembers
+from pfge.plane import Plane
+from pfge.storage import StorageError
+from pfge.weights import Weights, trained_names
+
+Quantity = Literal["train_loss", "train_error", "test_error"]
+MARGIN = 0.25
+"""Of the width of what is shown, around the three members."""
+
+
+def make_landscape(
+    path: Path,
+    reporter: Reporter,
+    *,
+    members: Sequence[int] = (1, 2, 3),
+    quantity: Quantity = "train_loss",
+    grid: int = 11,
+    images: int = 2000,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return a grid over the plane through three members of PFGE, and where everything else is on it.
+
+    BatchNorm is refreshed at every point of the grid.
+
+    Args:
+        path: A run folder with a finished PFGE.
+        reporter: Where progress is shown.
+        members: Which three, counted from 1.
+        quantity: What is measured at each point.
+        grid: Points on each side.
+        images: How many images each point is measured on, and BatchNorm refreshed with.
+        seed: Of the run; its first if None.
+        overrides: Other settings than the run's.
+    """
+    if grid < 2:
+        raise ConfigError(f"grid must be at least 2 points a side, got {grid}")
+    folder = RunFolder(path)
+    if not (path / CONFIG).exists():
+        raise StorageError(f"{path} holds no run; make one by pfge compare --out {path}")
+    experiment = load_experiment(path / CONFIG, overrides)
+    seed = experiment.seeds[0] if seed is None else seed
+    bench = Bench.set_up(experiment, folder, Engine(experiment.engine), reporter)
+    pfge = _members(bench, seed, "PFGE")
+    if len(set(members)) != 3 or not all(1 <= number <= len(pfge) for number in members):
+        raise ConfigError(f"members must be three different ones of 1 to {len(pfge)}, got {list(members)}")
+    first, second, third = (pfge[number - 1] for number in members)
+    plane = Plane((first, second, third), trained=trained_names(bench.build_model()))
+    marks = _marks(bench, seed, plane, pfge)
+    xs, ys = _axes([plane.coordinates(p) for p in (first, second, third)], marks, grid)
+    points = LazyMembers(grid * grid, lambda i: plane.at(xs[i % grid], ys[i // grid]))
+    found = _measure(bench, seed, points, quantity, images)
+    return {
+        "seed": seed,
+        "members": list(members),
+        "quantity": quantity,
+        "images": images,
+        "x": xs,
+        "y": ys,
+        "values": [found[row * grid : (row + 1) * grid] for row in range(grid)],
+        **marks,
+    }
+
+
+def _members(bench: Bench, seed: int, method: str) -> Sequence[Weights]:
+    path = bench.folder.ensemble(seed, method)
+    if not (path / MANIFEST).exists():
+        raise StorageError(
+            f"{bench.folder.path} has no finished {method} for seed {seed}; run pfge compare to its end"
+        )
+    return bench.load_ensemble(path).members
+
+
+def _marks(bench: Bench, seed: int, plane: Plane, pfge: Sequence[Weights]) -> dict[str, Any]:
+    """Return the places of what a run has: w0, PFGE's members, SWA, the trajectory, fitted curves."""
+    marks: dict[str, Any] = {
+        "w0": plane.coordinates(find_w0(bench, seed)),
+        "pfge": [plane.coordinates(member) for member in pfge],
+    }
+    there = {m for m in ("SWA", "FGE") if (bench.folder.ensemble(seed, m) / MANIFEST).exists()}
+    if "SWA" in there:
+        marks["swa"] = plane.coordinates(_members(bench, seed, "SWA")[0])
+    if "FGE" in there:  # its members are points of the trajectory
+        marks["trajectory"] = [plane.coordinates(member) for member in _members(bench, seed, "FGE")]
+    marks["curves"] = [
+        _shadow(plane, start, end, bench.folder.curve(seed, "PFGE", number))
+        for number, (start, end) in enumerate(pairwise(pfge), 1)
+        if bench.folder.curve(seed, "PFGE", number).exists()
+    ]
+    return marks
+
+
+def _shadow(plane: Plane, start: Weights, end: Weights, file: Path) -> list[tuple[float, float]]:
+    state = load_checkpoint(file)
+    curve = Bezier(start, end, len(state["bends"]), trained=plane.names)
+    curve.load_state_dict(state)
+    return [plane.coordinates(curve.at(i / 20)) for i in range(21)]
+
+
+def _axes(
+    corners: Sequence[tuple[float, float]], marks: dict[str, Any], grid: int
+) -> tuple[list[float], list[float]]:
+    """Return the coordinates of a square grid around the three members and all marks."""
+    shown = [*corners, marks["w0"], *marks["pfge"], *marks.get("trajectory", ())]
+    spans = [(min(p[axis] for p in shown), max(p[axis] for p in shown)) for axis in (0, 1)]
+    side = max(high - low for low, high in spans) * (1 + 2 * MARGIN)
+    middles = [(low + high) / 2 for low, high in spans]
+    axes = [[middle + side * (i / (grid - 1) - 0.5) for i in range(grid)] for middle in middles]
+    return axes[0], axes[1]
+
+
+def _measure(
+    bench: Bench, seed: int, points: Sequence[Weights], quantity: Quantity, images: int
+) -> list[float]:
+    data: Images = bench.splits.test if quantity == "test_error" else bench.splits.train
+    data = take(data, min(images, len(data)), seed, part="the data")
+    raw = bench.make_ensemble(points)
+    fresh = bench.refresh_batch_norm(raw, seed, "BatchNorm of the grid", images=images)
+    found = bench.evaluate(fresh, data, f"{quantity} on the grid").members
+    if quantity == "train_loss":
+        return [member["nll"] for member in found]
+    return [1 - member["accuracy"] for member in found]

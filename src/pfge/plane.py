@@ -1,0 +1,66 @@
+"""A plane through three points of weight space, with coordinates in which distances are true."""
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from pfge.weights import Weights, is_averaged, require_same_layout
+
+
+class Plane:
+    """The plane through three points, the first at (0, 0) and the second on the first axis (Gram-Schmidt).
+
+    Args:
+        points: Three points that are not on one line.
+        trained: Names of the tensors that count, as `trained_names(model)` gives them; None is every
+            floating-point tensor. Others are those of the first point, on the whole plane.
+    """
+
+    def __init__(self, points: tuple[Weights, Weights, Weights], *, trained: Collection[str] | None = None):
+        origin, second, third = points
+        for number, point in ((2, second), (3, third)):
+            require_same_layout(origin, point, "point 1", f"point {number}")
+        self._origin = origin
+        self.names = [n for n, t in origin.items() if is_averaged(t) and (trained is None or n in trained)]
+        along = self._from_origin(second)
+        width = along.norm()
+        self._first = along / width
+        across = self._from_origin(third)
+        aside = across - (across @ self._first) * self._first
+        height = aside.norm()
+        if not (width > 0 and height > 1e-6 * across.norm()):
+            raise ValueError(
+                "a plane needs three points that are not on one line, got points whose distances do not "
+                "span one; choose other members"
+            )
+        self._second = aside / height
+
+    def coordinates(self, weights: Weights) -> tuple[float, float]:
+        """Return where a point is, or its shadow, if it is not on the plane."""
+        way = self._from_origin(weights)
+        return (way @ self._first).item(), (way @ self._second).item()
+
+    def distance(self, weights: Weights) -> float:
+        """Return how far a point is from the plane."""
+        way = self._from_origin(weights)
+        x, y = self.coordinates(weights)
+        return float((way - x * self._first - y * self._second).norm())
+
+    def at(self, x: float, y: float) -> Weights:
+        """Return the weights at coordinates."""
+        flat = x * self._first + y * self._second
+        point = dict(self._origin)
+        start = 0
+        for name in self.names:
+            tensor = self._origin[name]
+            way = flat[start : start + tensor.numel()].view(tensor.shape)
+            point[name] = (tensor.double() + way).to(tensor.dtype)
+            start += tensor.numel()
+        return point
+
+    def _from_origin(self, weights: Weights) -> Tensor:
+        """Return the way from the first point, as one float64 vector."""
+        return torch.cat(
+            [(weights[n].double() - self._origin[n].double()).flatten() for n in self.names]
+        ).cpu()
