@@ -15,7 +15,7 @@ from pfge.cascade import Cascade
 from pfge.cascade_fit import fit_cascade
 from pfge.checkpoint import load_checkpoint, save_checkpoint
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Restart
-from pfge.compression import compress, kl_divergence
+from pfge.compression import compress
 from pfge.curve_fitting import fit_curve
 from pfge.curve_trace import CurveTrace, mode_connectivity, trace_curve
 from pfge.curves import Bezier, Curve, PolygonalChain
@@ -42,7 +42,7 @@ from pfge.scores import Scores, StreamingScores, score_examples
 from pfge.storage import StorageError
 from pfge.training import follow
 from pfge.trajectory import Trajectory
-from pfge.uncertainty import disagreement, mutual_information, predictive_entropy
+from pfge.uncertainty import disagreement, kl_divergence, mutual_information, predictive_entropy
 from pfge.weights import (
     Weights,
     average_into,

@@ -1,4 +1,4 @@
-"""How unsure predictions are, and how much the members of an ensemble differ; targets play no part."""
+"""How unsure predictions are, and how much predictors differ; targets play no part."""
 
 from collections.abc import Iterable
 from itertools import combinations
@@ -6,7 +6,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from pfge.predictions import require_probabilities
+from pfge.predictions import SMALLEST, require_probabilities
 
 
 def predictive_entropy(probabilities: Tensor) -> Tensor:
@@ -41,6 +41,18 @@ def disagreement(members: Iterable[Tensor]) -> float:
         raise ValueError(f"disagreement needs at least two members, got {len(predicted)}")
     shares = [(one != other).double().mean().item() for one, other in combinations(predicted, 2)]
     return sum(shares) / len(shares)
+
+
+def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:
+    """Return the mean over examples of KL(expected || probabilities), in nats; both are [N, C]."""
+    if expected.shape != probabilities.shape or expected.ndim != 2 or not len(expected):
+        raise ValueError(
+            f"the divergence takes two sets of probabilities [N, C], got {list(expected.shape)} and "
+            f"{list(probabilities.shape)}"
+        )
+    # float32 softmax rounds tiny probabilities to 0; one such class must not make the mean infinite.
+    p, q = expected.double(), probabilities.double().clamp(min=SMALLEST)
+    return (p * (p.clamp(min=SMALLEST).log() - q.log())).sum(dim=1).mean().item()
 
 
 def _checked(members: Iterable[Tensor]) -> Iterable[Tensor]:

@@ -121,6 +121,19 @@ def test_all_corruptions_can_be_asked_for_at_once(finished: Path) -> None:
     assert [*found["corruptions"]] == ["noise", "blur", "brightness", "contrast", "pixelation", "jpeg"]
 
 
+def test_a_compressed_ensemble_is_measured_against_the_original(finished: Path, tmp_path: Path) -> None:
+    folder = finished / "seed-1" / "ensembles" / "PFGE"
+    assert main(["compress", str(folder), str(tmp_path / "small"), "--delta-bits", "4"]) == 0
+    config = ["--config", str(finished / "config.toml")]
+    found = assessed(tmp_path / "small", *config, "--against", str(folder))
+    original = assessed(folder)
+    assert found["bytes"] < original["bytes"] / 3
+    assert found["bytes_on_disk"] == sum(f.stat().st_size for f in (tmp_path / "small").glob("[!e]*"))
+    assert found["test"]["nll_of_other"] == pytest.approx(original["test"]["nll"])
+    assert 0 < found["test"]["kl_from_other"] < 0.01
+    assert assessed(folder, "--against", str(folder))["test"]["kl_from_other"] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

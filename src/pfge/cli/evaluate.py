@@ -44,6 +44,9 @@ def add_parser(commands: "SubParsers") -> None:
         help="corrupt the test images at five strengths: noise, blur, brightness, contrast, pixelation, "
         "jpeg, or all",
     )
+    parser.add_argument(
+        "--against", type=Path, metavar="ENSEMBLE", help="another, as before compression: tell the difference"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the corruptions")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the JSON (default: ENSEMBLE/evaluation.json)"
@@ -79,9 +82,18 @@ def run(options: argparse.Namespace) -> int:
     if options.calibrate:
         ensemble = calibrate(bench, ensemble, options.calibrate)
         engine.first_does(lambda: ensemble.save(folder))
-    found = assess(bench, ensemble, ood=options.ood, corruptions=options.corruptions, seed=options.seed)
+    found = assess(
+        bench,
+        ensemble,
+        ood=options.ood,
+        corruptions=options.corruptions,
+        against=bench.load_ensemble(options.against) if options.against else None,
+        seed=options.seed,
+    )
     if engine.is_first:
         out = options.out or folder / "evaluation.json"
-        write_json(out, found | {"ensemble": str(folder), "environment": describe_environment()})
+        on_disk = sum(file.stat().st_size for file in folder.iterdir() if file.name != "evaluation.json")
+        found |= {"ensemble": str(folder), "bytes_on_disk": on_disk, "environment": describe_environment()}
+        write_json(out, found)
         print_assessment(found, out)
     return 0

@@ -9,19 +9,7 @@ from torch import Tensor
 
 from pfge.ensemble import Ensemble
 from pfge.metrics import negative_log_likelihood
-
-
-def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:
-    """Return the mean over examples of KL(expected || probabilities), in nats; both are [N, C]."""
-    if expected.shape != probabilities.shape or expected.ndim != 2 or not len(expected):
-        raise ValueError(
-            f"the divergence takes two sets of probabilities [N, C], got {list(expected.shape)} and "
-            f"{list(probabilities.shape)}"
-        )
-    # float32 softmax rounds tiny probabilities to 0; one such class must not make the mean infinite.
-    tiny = torch.finfo(torch.float32).tiny
-    p, q = expected.double(), probabilities.double().clamp(min=tiny)
-    return (p * (p.clamp(min=tiny).log() - q.log())).sum(dim=1).mean().item()
+from pfge.uncertainty import kl_divergence
 
 
 @dataclass(frozen=True)

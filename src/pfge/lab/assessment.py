@@ -14,6 +14,7 @@ from pfge.lab.evaluation import measure
 from pfge.lab.ood import ood_metrics, ood_scores
 from pfge.lab.pool import Pool
 from pfge.scores import score_examples
+from pfge.uncertainty import kl_divergence
 
 
 def assess(
@@ -22,6 +23,7 @@ def assess(
     *,
     ood: Sequence[str] = (),
     corruptions: Sequence[str] = (),
+    against: Ensemble | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Return an ensemble's metrics, on test data, on unknown inputs and on corrupted ones.
@@ -31,6 +33,7 @@ def assess(
         ensemble: What to measure.
         ood: Names of data sets whose inputs are of unknown kinds.
         corruptions: Names of corruptions, each at five strengths; "all" is every one.
+        against: Another ensemble, such as the one that this was compressed from, to tell how far they differ.
         seed: Of the corruptions.
     """
     names = [*CORRUPTIONS] if "all" in corruptions else [*corruptions]
@@ -47,7 +50,7 @@ def assess(
         **temperature_entries(ensemble.temperatures),
         "data": bench.experiment.data.name,
         "images": len(test),
-        "test": _metrics(known, test),
+        "test": _metrics(known, test) | _differences(bench, known, against),
         "reliability": score_examples(known.mean, test.labels.cpu()).reliability().to_dict(),
         "ood": {name: _tell_apart(bench, ensemble, known, name, data) for name, data in unknown.items()},
         "corruptions": {
@@ -89,6 +92,19 @@ def _metrics(pool: Pool, data: Images) -> dict[str, float]:
         found["mutual_information"] = pool.mutual_information.mean().item()
         found["disagreement"] = pool.disagreement
     return found
+
+
+def _differences(bench: Bench, pool: Pool, against: Ensemble | None) -> dict[str, float]:
+    if against is None:
+        return {}
+    test = bench.splits.test
+    other = _pool(bench, against, test, "test, the other ensemble")
+    metrics = measure(other.mean, test.labels.cpu())
+    return {
+        "kl_from_other": kl_divergence(other.mean, pool.mean),
+        "accuracy_of_other": metrics["accuracy"],
+        "nll_of_other": metrics["nll"],
+    }
 
 
 def _load_unknown(bench: Bench, name: str) -> Images:
