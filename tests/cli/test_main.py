@@ -1,7 +1,9 @@
 """The command: a table at the end, and for every mistake one line and exit code 2."""
 
 import errno
+import os
 import resource
+import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
@@ -137,6 +139,23 @@ def test_a_command_that_does_not_exist_is_refused(capsys: Captured) -> None:
         main(["compere"])
     assert ended.value.code == 2
     assert "invalid choice: 'compere'" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
+    run(tiny("ensemble.methods=['SWA']"), tmp_path / "out")
+    code = "import sys; from pfge.cli.main import main; sys.exit(main(['table', 'out']))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 # What does not

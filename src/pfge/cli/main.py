@@ -1,6 +1,7 @@
 """The entry point of the `pfge` command."""
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -25,6 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = _show_warning
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output, as `head` does, has had enough; nor may Python complain of it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError) as error:
         if options.traceback:
             raise
