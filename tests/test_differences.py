@@ -17,6 +17,7 @@ from pfge import (
     score_examples,
     seed_difference,
 )
+from pfge.differences import paired_bootstraps
 
 
 def two_losses(examples: int, shift: float = 0.1) -> tuple[Tensor, Tensor]:
@@ -67,6 +68,16 @@ def test_every_way_to_draw_two_examples_is_as_likely() -> None:
     ends = [paired_bootstrap(first, second, samples=4000, confidence=c) for c in (0.45, 0.55)]
     assert astuple(ends[0]) == (0.5, 0.5, 0.5)
     assert astuple(ends[1]) == (0.5, 0, 1)
+
+
+def test_pairs_that_are_drawn_together_have_the_intervals_that_they_have_alone() -> None:
+    first, second = two_losses(300)
+    third = second.square()
+    together = paired_bootstraps(torch.stack([first - second, first - third], 1), seed=3)
+    alone = [paired_bootstrap(first, other, seed=3) for other in (second, third)]
+    for one, other in zip(together, alone, strict=True):
+        assert astuple(one) == pytest.approx(astuple(other), rel=1e-12)
+    assert together[0] != together[1]
 
 
 def test_a_constant_difference_has_an_interval_of_no_width() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pfge.differences import Difference, SeedDifference, paired_bootstrap, seed_difference
+from pfge.differences import Difference, SeedDifference, paired_bootstraps, seed_difference
 from pfge.storage import read_tensors
 
 COLUMNS = (
@@ -57,22 +57,39 @@ def read_scores(files: Mapping[int, Path], part: str = "test") -> SeedScores:
 
 
 def compare_scores(method: SeedScores, reference: SeedScores) -> dict[str, Against] | None:
-    """Return how a method differs from the reference, on the seeds that both have; None if there are none.
+    """Return how a method differs from the reference, on the seeds that both have; None if there are none."""
+    return compare_all({"": method}, reference).get("")
+
+
+def compare_all(methods: Mapping[str, SeedScores], reference: SeedScores) -> dict[str, dict[str, Against]]:
+    """Return how each method differs from the reference, on the seeds that both have, if there are any.
 
     Images are drawn again and again for the mean over seeds, so that the interval is that of the test set;
     what seeds add is told apart, by the standard error of their differences.
     """
-    seeds = sorted(seed for seed in method if method[seed] and reference.get(seed))
-    if not seeds:
-        return None
-    found = {}
-    for name in METRICS:
-        first, second = ([scores[seed][name] for seed in seeds] for scores in (method, reference))
-        over_images = paired_bootstrap(torch.stack(first).mean(0), torch.stack(second).mean(0))
-        over_seeds = None
-        if len(seeds) > 1:
-            over_seeds = seed_difference([x.mean().item() for x in first], [x.mean().item() for x in second])
-        found[name] = Against(over_images, over_seeds)
+    shared = {
+        method: sorted(seed for seed in scores if scores[seed] and reference.get(seed))
+        for method, scores in methods.items()
+    }
+    pairs = [(method, name) for method, seeds in shared.items() if seeds for name in METRICS]
+    if not pairs:
+        return {}
+    columns, of_seeds = [], []
+    for method, name in pairs:
+        first, second = (
+            [scores[seed][name] for seed in shared[method]] for scores in (methods[method], reference)
+        )
+        columns.append((torch.stack(first) - torch.stack(second)).mean(0))
+        of_seeds.append(
+            seed_difference([x.mean().item() for x in first], [x.mean().item() for x in second])
+            if len(first) > 1
+            else None
+        )
+    found: dict[str, dict[str, Against]] = {}
+    for (method, name), images, seeds in zip(
+        pairs, paired_bootstraps(torch.stack(columns, 1)), of_seeds, strict=True
+    ):
+        found.setdefault(method, {})[name] = Against(images, seeds)
     return found
 
 
