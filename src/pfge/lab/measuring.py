@@ -103,7 +103,7 @@ def record_ensemble(
         }
         measured, scores = _measure(found, pools, members)
         path = bench.folder.scores(seed, name)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, scores)
         append_result(bench.folder.results, {**row, **measured, **extra})
 

@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +48,21 @@ class RunFolder:
 
     def of_seed(self, seed: int) -> Path:
         """Return the folder of one seed, which exists."""
-        folder = self.path / f"seed-{seed}"
+        folder = self._seed(seed)
         folder.mkdir(exist_ok=True)
         return folder
 
     def ensemble(self, seed: int, method: str) -> Path:
         """Return the folder of a finished ensemble."""
-        return self.of_seed(seed) / "ensembles" / _file_name(method)
+        return self._seed(seed) / "ensembles" / _file_name(method)
 
     def scores(self, seed: int, row: str) -> Path:
         """Return the file of the scores that a row's ensemble has for each example."""
-        return self.of_seed(seed) / "scores" / f"{_file_name(row)}.safetensors"
+        return self._seed(seed) / "scores" / f"{_file_name(row)}.safetensors"
 
     def curve(self, seed: int, method: str, first: int) -> Path:
         """Return the file of the bends of the curve from a member, counted from 1, to the next."""
-        return self.of_seed(seed) / "curves" / f"{method}-{first}.bends"
+        return self._seed(seed) / "curves" / f"{method}-{first}.bends"
 
     @contextmanager
     def opened(self, experiment: Experiment) -> Iterator[None]:
@@ -81,6 +82,10 @@ class RunFolder:
             self._describe(experiment)
             yield
 
+    def _seed(self, seed: int) -> Path:
+        """Return the folder of one seed, there or not: who only reads makes none."""
+        return self.path / f"seed-{seed}"
+
     def _make(self) -> None:
         ours = {".lock", ENVIRONMENT}  # a process that was killed at once may have left no config
         found = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
@@ -94,22 +99,22 @@ class RunFolder:
             ) from None
 
     def _describe(self, experiment: Experiment) -> None:
-        config = self.path / CONFIG
-        if config.exists() and (differing := differences(load_experiment(config), experiment)):
+        if self.config.exists() and (differing := differences(load_experiment(self.config), experiment)):
             raise StorageError(
                 f"{self.path} was made by another config, where this one has {'; '.join(differing[:3])}; "
                 "run it with the same config, or give another --out"
             )
         if not self.results.exists():  # w0 may be another command's; the environment is that of the results
             write_json(self.environment, describe_environment())
-        if not config.exists():
-            write_text(config, to_toml(experiment))
+        if not self.config.exists():
+            write_text(self.config, to_toml(experiment))
 
 
 def describe_environment() -> dict[str, Any]:
     """Return what a reader needs to judge or repeat a measurement."""
     return {
         "command": " ".join(["pfge", *sys.argv[1:]]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
