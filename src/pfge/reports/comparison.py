@@ -1,5 +1,6 @@
 """The table of a comparison: each method's mean and standard error over seeds."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -90,7 +91,8 @@ def to_markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     """Return a table as Markdown, all but the first column to the right."""
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *cells]
     return "\n".join(
-        "| " + " | ".join(cell.strip().replace("*", "\\*") for cell in line) + " |" for line in lines
+        "| " + " | ".join(re.sub(r"([\\*|<`])", r"\\\1", cell.strip()) for cell in line) + " |"
+        for line in lines
     )
 
 

@@ -59,5 +59,4 @@ def _against_reference(
         for method, of_method in rows.items()
     }
     reference = scores.pop(REFERENCE)
-    found = {method: differences.compare_scores(of_method, reference) for method, of_method in scores.items()}
-    return {method: against for method, against in found.items() if against is not None}
+    return differences.compare_all(scores, reference)

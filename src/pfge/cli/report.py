@@ -1,0 +1,98 @@
+"""`pfge report`: runs as one page, as tables for a paper, as figures."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pfge.cli.compare import SubParsers
+    from pfge.reports.run import Run
+
+FORMATS = ("html", "markdown", "latex", "csv")
+
+
+def add_parser(commands: "SubParsers") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "report",
+        help="make a page of one or more runs, or tables and figures for a paper",
+        description="Make one self-contained HTML page of runs, finished or not, from their results alone; "
+        "or print their tables, or draw their figures.",
+    )
+    parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="a run folder")
+    parser.add_argument("--format", choices=FORMATS, default="html", help="a page, or tables to print")
+    parser.add_argument("--table", metavar="TITLE", help="print only the tables whose title begins with this")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="where the page or the tables go (a page: RUN/report.html)"
+    )
+    parser.add_argument(
+        "--figures", type=Path, metavar="FOLDER", help="draw every figure as SVG and PNG instead (matplotlib)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make what was asked for and say where it is."""
+    from pfge.reports.page import make_page
+    from pfge.reports.run import Run
+    from pfge.storage import write_text
+
+    runs = [Run(folder) for folder in options.folders]
+    if options.table and options.format == "html":
+        raise ValueError("--table chooses among printed tables; give --format markdown, latex or csv too")
+    if options.figures:
+        _draw(runs, options.figures)
+    if options.format != "html":
+        text = _tables(runs, options.format, options.table)
+        if options.out:
+            write_text(options.out, text)
+        else:
+            print(text, end="")
+    elif options.out or not options.figures:
+        out = options.out or options.folders[0] / "report.html"
+        write_text(out, make_page(runs))
+        print(f"Report: {out}")
+    return 0
+
+
+def _tables(runs: "list[Run]", kind: str, title: str | None) -> str:
+    from pfge.reports.comparison import to_markdown
+    from pfge.reports.report import report_tables
+    from pfge.reports.table_formats import to_csv, to_latex
+    from pfge.storage import StorageError
+
+    titled = [
+        (f"{run.name}: {table.title}" if len(runs) > 1 else table.title, table)
+        for run in runs
+        for table in report_tables(run)
+        if table.title.startswith(title or "")
+    ]
+    if not titled:
+        wanted = f"tables whose title begins with {title!r}" if title else "results"
+        raise StorageError(f"{', '.join(str(run.folder.path) for run in runs)} has no {wanted} yet")
+    if kind == "latex":
+        return "\n\n".join(to_latex(table) for _, table in titled) + "\n"
+    if kind == "csv":
+        if len(titled) == 1:
+            return to_csv(titled[0][1])
+        return "\n".join(f"# {name}\n{to_csv(table)}" for name, table in titled)
+    return (
+        "\n\n".join(
+            f"## {name}\n\n{to_markdown(table.columns, table.cells)}\n\n{table.note}".rstrip()
+            for name, table in titled
+        )
+        + "\n"
+    )
+
+
+def _draw(runs: "list[Run]", folder: Path) -> None:
+    from pfge.reports.report import report_figures
+
+    try:
+        from pfge.reports.plots import save_figures
+    except ImportError as error:
+        raise ValueError(str(error)) from None
+    for number, run in enumerate(runs, 1):
+        prefix = f"run-{number}-" if len(runs) > 1 else ""
+        for file in save_figures(report_figures(run), folder, prefix):
+            print(file)

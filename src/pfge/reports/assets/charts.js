@@ -1,0 +1,161 @@
+// One panel of a figure as SVG. Text goes in as text nodes only, so that no name can become markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+const MARKS = {
+  circle: (r) => `M${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`,
+  square: (r) => polygon([[-0.9, -0.9], [0.9, -0.9], [0.9, 0.9], [-0.9, 0.9]], r),
+  diamond: (r) => polygon([[0, -1.25], [1.1, 0], [0, 1.25], [-1.1, 0]], r),
+  up: (r) => polygon([[0, -1.15], [1.1, 0.85], [-1.1, 0.85]], r),
+  down: (r) => polygon([[0, 1.15], [1.1, -0.85], [-1.1, -0.85]], r),
+  right: (r) => polygon([[1.15, 0], [-0.85, 1.1], [-0.85, -1.1]], r),
+  star: (r) => polygon([...Array(10).keys()].map((k) => {
+    const size = k % 2 ? 0.6 : 1.4;
+    return [size * Math.sin((k * Math.PI) / 5), -size * Math.cos((k * Math.PI) / 5)];
+  }), r),
+  cross: (r) => `M${-r} ${-r}L${r} ${r}M${-r} ${r}L${r} ${-r}`,
+  plus: (r) => `M${-1.2 * r} 0H${1.2 * r}M0 ${-1.2 * r}V${1.2 * r}`,
+};
+
+function polygon(corners, r) {
+  return `M${corners.map(([x, y]) => `${(x * r).toFixed(2)} ${(y * r).toFixed(2)}`).join("L")}z`;
+}
+
+function make(parent, name, attributes = {}, text = null) {
+  const node = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== null) node.textContent = text;
+  parent.append(node);
+  return node;
+}
+
+/** Give a node a method's colours; the style sheet chooses between light and dark. */
+function paint(node, look) {
+  node.classList.add("ink");
+  node.style.setProperty("--light", look.light);
+  node.style.setProperty("--dark", look.dark);
+}
+
+function drawMark(parent, look, x, y, size) {
+  const isLine = look.mark === "cross" || look.mark === "plus";
+  const mark = make(parent, "path", { d: MARKS[look.mark](size), transform: `translate(${x} ${y})` });
+  mark.setAttribute("fill", isLine ? "none" : "currentColor");
+  if (look.open) mark.setAttribute("class", "hollow");
+  if (isLine || look.open) mark.setAttribute("stroke", "currentColor");
+  if (isLine || look.open) mark.setAttribute("stroke-width", isLine ? 2.2 : 1.8);
+  return mark;
+}
+
+/** Draw a panel and return the SVG and its points, each with its place and its series. */
+function drawPanel(panel, looks, width) {
+  const height = Math.round(Math.min(330, Math.max(230, width * 0.66)));
+  const lines = panel.x_ticks.some(([, name]) => name.includes("\n")) ? 2 : 1;
+  const isNamed = panel.title.includes(panel.y_label);
+  const box = { left: 58, right: width - (panel.labelled ? 92 : 14), top: isNamed ? 10 : 26, bottom: height - 30 - 14 * lines };
+  const svg = document.createElementNS(SVG, "svg");
+  const series = panel.series;
+  const xs = series.flatMap((s) => s.x).concat(panel.x_ticks.map(([x]) => x));
+  const ys = series.flatMap((s) => s.y.flatMap((y, i) => (s.error ? [y - s.error[i], y + s.error[i]] : [y])));
+  let [xBounds, yBounds] = [boundsOfX(xs, panel.log_x, panel.x_ticks.length > 0), extent(ys, 0.07)];
+  if (panel.diagonal) {
+    const low = Math.max(0, Math.floor(Math.min(...xs, ...ys) * 10) / 10);
+    xBounds = yBounds = [low, 1.005];
+  }
+  const x = scale(xBounds, [box.left, box.right], panel.log_x);
+  const y = scale(yBounds, [box.bottom, box.top]);
+  for (const [key, value] of Object.entries({
+    class: "plot", viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0,
+    "aria-label": `${panel.title}: ${panel.y_label} against ${panel.x_label}, ${series.length} series. `
+      + "Arrow keys read the points; all numbers are in the table below.",
+  })) svg.setAttribute(key, value);
+
+  if (!isNamed) make(svg, "text", { x: 0, y: 11 }, panel.y_label);
+  drawAxes(svg, panel, box, x, y, xBounds, yBounds, height);
+  if (panel.diagonal) make(svg, "line", { class: "guide", x1: x(xBounds[0]), y1: y(xBounds[0]), x2: x(1), y2: y(1) });
+  const points = series.flatMap((s) => drawSeries(svg, s, looks[s.method] || looks[""], x, y));
+  if (panel.labelled) labelPoints(svg, points.filter((p) => p.series.method), box);
+  return { svg, points };
+}
+
+function drawAxes(svg, panel, box, x, y, xBounds, yBounds, height) {
+  const rows = ticks(...yBounds, 5);
+  for (const value of rows.found) {
+    make(svg, "line", { class: "grid", x1: box.left, x2: box.right, y1: y(value), y2: y(value) });
+    make(svg, "text", { x: box.left - 8, y: y(value) + 4, "text-anchor": "end" }, tickText(value, rows.step));
+  }
+  for (const guide of panel.guides) {
+    make(svg, "line", { class: "guide", x1: x(guide), x2: x(guide), y1: box.top, y2: box.bottom });
+  }
+  make(svg, "line", { class: "axis", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom });
+  const columns = ticks(...xBounds, Math.max(3, Math.round((box.right - box.left) / 60)));
+  const named = panel.x_ticks.length ? panel.x_ticks : columns.found.map((v) => [v, tickText(v, columns.step)]);
+  let free = -Infinity; // where the next name may begin
+  for (const [value, name] of named) {
+    const parts = name.split("\n");
+    const half = Math.max(...parts.map((part) => part.length)) * 3.2;
+    const place = Math.max(x(value), half);
+    make(svg, "line", { class: "axis", x1: x(value), x2: x(value), y1: box.bottom, y2: box.bottom + 4 });
+    if (place - half < free) continue;
+    free = place + half + 6;
+    parts.forEach((part, row) => {
+      make(svg, "text", { x: place, y: box.bottom + 17 + 14 * row, "text-anchor": "middle" }, part);
+    });
+  }
+  make(svg, "text", { x: (box.left + box.right) / 2, y: height - 4, "text-anchor": "middle" }, panel.x_label);
+}
+
+function drawSeries(svg, series, look, x, y) {
+  const group = make(svg, "g", { "data-method": series.method, "data-label": series.label });
+  paint(group, look);
+  const isStrong = series.method === "PFGE" && !series.faint;
+  const places = series.x.map((value, i) => [x(value), y(series.y[i])]);
+  if (series.error && series.shape !== "marks" && !series.faint) {
+    const side = (sign) => places.map(([px], i) => `${px} ${y(series.y[i] + sign * series.error[i])}`);
+    make(group, "path", {
+      d: `M${side(1).concat(side(-1).reverse()).join("L")}z`, fill: "currentColor", "fill-opacity": 0.13,
+    });
+  }
+  if (series.shape !== "marks") {
+    make(group, "path", {
+      d: `M${places.map((p) => p.join(" ")).join("L")}`, fill: "none", stroke: "currentColor", "stroke-linejoin": "round",
+      "stroke-width": series.faint ? 1 : isStrong ? 2.6 : 1.7, "stroke-opacity": series.faint ? 0.55 : 1,
+      "stroke-dasharray": series.dashed ? "5 4" : "none",
+    });
+  }
+  places.forEach(([px, py], i) => {
+    if (series.shape === "marks" && series.error) {
+      const [top, bottom] = [y(series.y[i] + series.error[i]), y(series.y[i] - series.error[i])];
+      make(group, "path", { d: `M${px} ${top}V${bottom}`, stroke: "currentColor", "stroke-width": 1.5, "stroke-opacity": 0.4 });
+    }
+    if (series.shape !== "line") {
+      const mark = drawMark(group, look, px, py, series.faint ? 2.6 : isStrong ? 6 : 4.6);
+      if (series.faint) mark.setAttribute("opacity", 0.65);
+    }
+  });
+  return places.map(([px, py], index) => ({ px, py, index, series }));
+}
+
+/** Write each point's method beside it, pushed apart where several have about the same place. */
+function labelPoints(svg, points, box) {
+  const columns = new Map();
+  for (const point of points) {
+    const key = Math.round(point.px / 30);
+    columns.set(key, [...(columns.get(key) || []), point]);
+  }
+  for (const column of columns.values()) {
+    column.sort((a, b) => a.py - b.py);
+    const step = 14;
+    const tops = column.map((point) => point.py);
+    for (let i = 1; i < tops.length; i++) tops[i] = Math.max(tops[i], tops[i - 1] + step);
+    const over = Math.max(0, tops[tops.length - 1] - box.bottom + 4);
+    tops[tops.length - 1] -= over;
+    for (let i = tops.length - 2; i >= 0; i--) tops[i] = Math.min(tops[i], tops[i + 1] - step);
+    column.forEach((point, i) => {
+      const start = Math.max(...column.map((p) => p.px)) + 10;
+      if (Math.abs(tops[i] - point.py) > 3) {
+        make(svg, "line", { class: "leader", x1: point.px + 6, y1: point.py, x2: start + 6, y2: tops[i] });
+      }
+      const name = make(svg, "text", { class: "name", x: start + 8, y: tops[i] + 4 }, point.series.label);
+      if (point.series.method === "PFGE") name.classList.add("strong");
+    });
+  }
+}

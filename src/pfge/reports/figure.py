@@ -1,0 +1,144 @@
+"""What is drawn, apart from how: the same values become a page's chart, a paper's figure and a text table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Literal
+
+from pfge.reports.comparison import Number
+
+Shape = Literal["line", "marks", "both"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that belong together.
+
+    Attributes:
+        label: What they are.
+        x: Where each point is.
+        y: How high.
+        method: Whose they are, which decides the look and what hides them; "" is nobody's.
+        error: The standard error of each point, where there is one.
+        shape: A line through the points, their marks, or both.
+        faint: Whether this is only the background of another series.
+        dashed: Whether the line is dashed.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    method: str = ""
+    error: Sequence[float] | None = None
+    shape: Shape = "both"
+    faint: bool = False
+    dashed: bool = False
+
+    @classmethod
+    def of_numbers(
+        cls,
+        label: str,
+        x: Sequence[float],
+        numbers: Sequence[Number],
+        *,
+        method: str = "",
+        shape: Shape = "both",
+        faint: bool = False,
+        dashed: bool = False,
+    ) -> "Series":
+        """Return a series of means with their errors, where every one has an error."""
+        errors = [number.error for number in numbers if number.error is not None]
+        return cls(
+            label,
+            x,
+            [number.mean for number in numbers],
+            method,
+            errors if len(errors) == len(numbers) else None,
+            shape,
+            faint,
+            dashed,
+        )
+
+    def finite(self) -> "Series":
+        """Return the series without points that cannot be drawn."""
+        kept = [i for i, point in enumerate(zip(self.x, self.y, strict=True)) if all(map(isfinite, point))]
+        error = None if self.error is None else [self.error[i] for i in kept]
+        return replace(self, x=[self.x[i] for i in kept], y=[self.y[i] for i in kept], error=error)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Series that share a pair of axes.
+
+    Attributes:
+        title: What is shown.
+        x_label: The name of the x axis.
+        y_label: The name of the y axis.
+        series: What is drawn, the last on top.
+        log_x: Whether equal steps on the x axis are equal ratios.
+        x_ticks: Places on the x axis and their names, if they are not to be chosen.
+        guides: Places of vertical lines.
+        diagonal: Whether the line y = x is drawn, from 0 to 1.
+        labelled: Whether every point bears the name of its method.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    log_x: bool = False
+    x_ticks: Sequence[tuple[float, str]] = ()
+    guides: Sequence[float] = ()
+    diagonal: bool = False
+    labelled: bool = False
+
+    @property
+    def columns(self) -> tuple[str, str, str, str]:
+        """The names of the columns of `rows`."""
+        return ("series", self.x_label, self.y_label, "standard error")
+
+    def rows(self) -> list[list[str]]:
+        """Return every number that is drawn, as text."""
+        names = dict(self.x_ticks)
+        return [
+            [
+                series.label,
+                names.get(x, f"{x:.6g}").replace("\n", " "),
+                f"{y:.5g}",
+                "" if series.error is None else f"{series.error[index]:.2g}",
+            ]
+            for series in self.series
+            for index, (x, y) in enumerate(zip(series.x, series.y, strict=True))
+        ]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels side by side.
+
+    Attributes:
+        name: For a file or an address.
+        title: For people.
+        caption: How to read it.
+        panels: At least one, with at least one point in each.
+    """
+
+    name: str
+    title: str
+    caption: str
+    panels: Sequence[Panel]
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that are drawn, in the order in which they first appear."""
+        return list(dict.fromkeys(s.method for panel in self.panels for s in panel.series if s.method))
+
+
+def figure_of(name: str, title: str, caption: str, panels: Sequence[Panel]) -> Figure | None:
+    """Return the figure of those panels, series and points that can be drawn; None if there are none."""
+    drawable = []
+    for panel in panels:
+        series = [finite for s in panel.series if (finite := s.finite()).x]
+        if any(s.method for s in series):
+            drawable.append(replace(panel, series=series))
+    return Figure(name, title, caption, drawable) if drawable else None

@@ -1,0 +1,211 @@
+"""The paper's figures from a run's results: trade-off, rates, members, curves."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from pfge.methods import Setting
+from pfge.reports.comparison import Number, Row, by_method, summarize
+from pfge.reports.figure import Figure, Panel, Series, figure_of
+from pfge.reports.run import Run
+
+METRICS = (("accuracy", 100.0, "accuracy, %"), ("nll", 1.0, "NLL"))
+ANNEALING_POINTS = 24
+"""How many points a half cosine is drawn with."""
+
+
+def tradeoff(run: Run) -> Figure | None:
+    """Return accuracy and NLL of every method against its memory at test time, with the Pareto front."""
+    rows = summarize(run.results)
+    sizes = sorted({(row.bytes, f"{row.relative_bytes:.3g}×\n{show_bytes(row.bytes)}") for row in rows})
+    panels = []
+    for metric, factor, label in METRICS:
+        numbers = {row.method: scaled(getattr(row, metric), factor) for row in rows}
+        front = pareto_front(rows, metric)
+        series = [
+            Series(
+                "Pareto front",
+                [row.bytes for row in front],
+                [numbers[row.method].mean for row in front],
+                shape="line",
+                dashed=True,
+            ),
+            *(
+                Series.of_numbers(
+                    row.method, [row.bytes], [numbers[row.method]], method=row.method, shape="marks"
+                )
+                for row in rows
+            ),
+        ]
+        better = "higher is better" if metric == "accuracy" else "lower is better"
+        panels.append(
+            Panel(
+                f"{label} ({better})",
+                "memory at test time",
+                label,
+                series,
+                log_x=True,
+                x_ticks=sizes,
+                labelled=True,
+            )
+        )
+    return figure_of(
+        "tradeoff",
+        "What memory buys",
+        "Each method on the test set against the bytes of weights that it needs to predict. Bars are one "
+        "standard error over seeds. No method on the dashed line, the Pareto front, is beaten by another "
+        "that needs as little memory.",
+        panels,
+    )
+
+
+def pareto_front(rows: Sequence[Row], metric: str) -> list[Row]:
+    """Return the methods that nothing as small or smaller is better than, by growing memory."""
+    sign = -1 if metric == "accuracy" else 1
+    front: list[Row] = []
+    for row in sorted(rows, key=lambda row: (row.bytes, sign * getattr(row, metric).mean)):
+        if not front or sign * getattr(row, metric).mean < sign * getattr(front[-1], metric).mean:
+            front.append(row)
+    return front
+
+
+def rates(run: Run) -> Figure | None:
+    """Return the learning rate of each path, with the points where weights were taken (Figure 1)."""
+    setting = run.setting
+    if setting is None:
+        return None
+    rows = {method: found[0] for method, found in by_method(run.results).items()}
+    panels = [
+        _rate_panel(setting, method, rows[method].get("member_iterations", []), title)
+        for method, title in (
+            ("FGE", "FGE: a member each cycle"),
+            ("PFGE", "PFGE: an average each cycle, a member each period"),
+            ("Snapshot", "Snapshot: a member each annealing"),
+        )
+        if method in rows
+    ]
+    return figure_of(
+        "rates",
+        "Learning rates and collected weights",
+        f"As run: a cycle of {setting.cycle:,} iterations, a period of {setting.period:,}, rates from "
+        f"{setting.low:g} to {setting.high:g}. Vertical lines end PFGE's periods, where its path starts "
+        "again from the average.",
+        panels,
+    )
+
+
+def _rate_panel(setting: Setting, method: str, collected: Sequence[Any], title: str) -> Panel:
+    schedule = setting.schedule(method)
+    places = _places(setting.iterations, setting.cycle)
+    if method == "Snapshot":
+        places = _places(setting.iterations, setting.period, ANNEALING_POINTS)
+    members = [iteration for iteration in collected if isinstance(iteration, int) and iteration >= 1]
+    series = [Series("learning rate", places, [schedule(i) for i in places], shape="line")]
+    if method == "PFGE":
+        first = setting.phase or setting.cycle
+        averaged = list(range(first, setting.iterations + 1, setting.cycle))
+        series.append(
+            Series(
+                "PFGE averages", averaged, [schedule(i) for i in averaged], method, shape="marks", faint=True
+            )
+        )
+    series.append(Series(f"{method} members", members, [schedule(i) for i in members], method, shape="marks"))
+    periods = range(setting.period, setting.iterations + 1, setting.period)
+    return Panel(title, "iteration", "learning rate", series, guides=[*periods] if method == "PFGE" else [])
+
+
+def _places(iterations: int, cycle: int, inside: int = 2) -> list[int]:
+    """Return the iterations that the line of a rate has corners at, or enough points of a bent one."""
+    found = {1, iterations}
+    for start in range(0, iterations, cycle):
+        found |= {start + 1, *(start + -(-cycle * part // inside) for part in range(1, inside + 1))}
+        found |= {start + cycle // 2, start + cycle + 1}
+    return sorted(place for place in found if 1 <= place <= iterations)
+
+
+def members(run: Run) -> Figure | None:
+    """Return each member's and the growing ensemble's accuracy and NLL against the iteration (2 and 3)."""
+    rows = by_method(run.results)
+    panels = []
+    for metric, factor, label in METRICS:
+        series = [
+            s for method in ("FGE", "PFGE") for s in _member_series(rows.get(method, []), metric, factor)
+        ]
+        if "w0" in rows and series:
+            first = min(x for s in series for x in s.x)
+            last = max(x for s in series for x in s.x)
+            w0 = scaled(Number.of([row["test"][metric] for row in rows["w0"]]), factor)
+            series.insert(0, Series("w0", [first, last], [w0.mean, w0.mean], "w0", shape="line", dashed=True))
+        panels.append(Panel(label, "iteration", label, series))
+    return figure_of(
+        "members",
+        "Members and the ensemble as it grows",
+        "Solid: the ensemble of all members so far. Dashed: each member on its own. Mean over seeds; bands "
+        "are one standard error.",
+        panels,
+    )
+
+
+def _member_series(rows: Sequence[Mapping[str, Any]], metric: str, factor: float) -> list[Series]:
+    """Return the separate members and the growing ensemble, over the seeds whose members are alike."""
+    rows = [row for row in rows if "test" in row.get("each", {}) and "test" in row.get("growing", {})]
+    if not rows:
+        return []
+    method, iterations = rows[0]["method"], rows[0]["member_iterations"]
+    rows = [row for row in rows if row["member_iterations"] == iterations]
+
+    def numbers(kind: str) -> list[Number]:
+        of_seeds = [[factor * found[metric] for found in row[kind]["test"]] for row in rows]
+        return [Number.of(values) for values in zip(*of_seeds, strict=True)]
+
+    return [
+        Series.of_numbers(
+            f"{method}, each member", iterations, numbers("each"), method=method, faint=True, dashed=True
+        ),
+        Series.of_numbers(f"{method}, ensemble so far", iterations, numbers("growing"), method=method),
+    ]
+
+
+def curves(run: Run) -> Figure | None:
+    """Return training loss and test error along the curves between adjacent members (Figure 4)."""
+    panels = []
+    for quantity, factor, label in (
+        ("train_loss", 1.0, "training loss"),
+        ("test_error", 100.0, "test error, %"),
+    ):
+        series = []
+        for method, lines in by_method(run.connectivity).items():
+            t = lines[0]["trace"]["t"]
+            pairs = {
+                f"{method}, seed {line['seed']}, members {line['members'][0]} and {line['members'][1]}": [
+                    factor * value for value in line["trace"]["values"][quantity]
+                ]
+                for line in lines
+                if line["trace"]["t"] == t
+            }
+            series += [
+                Series(pair, t, values, method, shape="line", faint=True) for pair, values in pairs.items()
+            ]
+            mean = [fmean(values) for values in zip(*pairs.values(), strict=True)]
+            series.append(Series(f"{method}, mean of {len(pairs)} pairs", t, mean, method, shape="line"))
+        panels.append(Panel(label, "t, from one member to the next", label, series))
+    return figure_of(
+        "curves",
+        "Along the curve from one member to the next",
+        "Thin: one pair of adjacent members. Thick: the mean of a method's pairs. A flat line means that the "
+        "members lie in one valley.",
+        panels,
+    )
+
+
+def scaled(number: Number, factor: float) -> Number:
+    """Return a number in another unit."""
+    return Number(factor * number.mean, None if number.error is None else factor * number.error)
+
+
+def show_bytes(count: int) -> str:
+    """Return a size for people."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"

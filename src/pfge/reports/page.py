@@ -1,0 +1,61 @@
+"""One HTML page for runs: nothing on it comes from elsewhere, and nothing in a run can become markup."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+import pfge
+from pfge.reports.figure import Figure
+from pfge.reports.look import NEUTRAL, looks
+from pfge.reports.run import Run
+from pfge.reports.sections import run_section
+
+SCRIPTS = ("scales.js", "charts.js", "page.js")
+
+
+def make_page(runs: Sequence[Run]) -> str:
+    """Return the page, a section for each run."""
+    if not runs:
+        raise ValueError("a report needs at least one run, got none")
+    bodies = []
+    figures: dict[str, Figure] = {}
+    for number, run in enumerate(runs, 1):
+        body, drawn = run_section(run, f"run-{number}")
+        bodies.append(body)
+        figures |= drawn
+    footer = f"<footer>Made by pfge {escape(pfge.__version__)} from the results of the run alone.</footer>"
+    return Template(_asset("page.html")).substitute(
+        title=escape(", ".join(dict.fromkeys(run.name for run in runs))),
+        style=_asset("style.css"),
+        script="\n".join(map(_asset, SCRIPTS)),
+        body=f"{_contents(runs)}<main>{''.join(bodies)}</main>{footer}",
+        data=_embed(figures),
+    )
+
+
+def _contents(runs: Sequence[Run]) -> str:
+    if len(runs) == 1:
+        return ""
+    links = "".join(
+        f'<li><a href="#run-{number}">{escape(run.name)}</a></li>' for number, run in enumerate(runs, 1)
+    )
+    return f'<nav class="runs" aria-label="Runs"><ul>{links}</ul></nav>'
+
+
+def _embed(figures: dict[str, Figure]) -> str:
+    methods = list(dict.fromkeys(method for figure in figures.values() for method in figure.methods))
+    data: dict[str, Any] = {
+        "figures": {name: asdict(figure) for name, figure in figures.items()},
+        "looks": {name: asdict(look) for name, look in {"": NEUTRAL, **looks(methods)}.items()},
+    }
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # What ends a script, or begins a comment in one, begins with this character.
+    return text.replace("<", "\\u003c")
+
+
+def _asset(name: str) -> str:
+    return (files("pfge.reports") / "assets" / name).read_text(encoding="utf-8")

@@ -1,0 +1,121 @@
+"""Figures for papers and notebooks, drawn by matplotlib."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pfge.reports.figure import Figure, Panel, Series
+from pfge.reports.look import NEUTRAL, Look, looks
+from pfge.storage import atomic_path
+
+try:
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Plot
+except ImportError as error:
+    raise ImportError("figures are drawn by matplotlib; install it by pip install 'pfge[figures]'") from error
+
+MARKS = {
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+    "up": "^",
+    "down": "v",
+    "right": ">",
+    "star": "*",
+    "cross": "X",
+    "plus": "P",
+}
+COLUMNS = 3
+STYLE: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 9,
+    "svg.hashsalt": "pfge",  # the same figure is the same file
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a method's name may hold a dollar
+}
+
+
+def plot(figure: Figure) -> Plot:
+    """Return the figure drawn."""
+    with mpl.rc_context(STYLE):
+        columns = min(COLUMNS, len(figure.panels))
+        rows = -(-len(figure.panels) // columns)
+        drawn = Plot(figsize=(4.2 * columns, 3.2 * rows + 0.4), layout="constrained")
+        by_method = looks(figure.methods)
+        for place, panel in enumerate(figure.panels, 1):
+            _draw(drawn.add_subplot(rows, columns, place), panel, by_method)
+        named = [axes for axes in drawn.axes if axes.get_legend_handles_labels()[1]]
+        if named and not figure.panels[0].labelled:
+            handles, labels = zip(
+                *(pair for axes in named for pair in zip(*axes.get_legend_handles_labels(), strict=True)),
+                strict=True,
+            )
+            unique = dict(zip(labels, handles, strict=True))
+            drawn.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4, frameon=False)
+        return drawn
+
+
+def save_figures(figures: Sequence[Figure], folder: Path, prefix: str = "") -> list[Path]:
+    """Write every figure as SVG and as PNG, and return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for figure in figures:
+        drawn = plot(figure)
+        for suffix, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+            file = folder / f"{prefix}{figure.name}.{suffix}"
+            with atomic_path(file) as temporary, mpl.rc_context(STYLE):
+                drawn.savefig(temporary, format=suffix, dpi=200, metadata=metadata)
+            files.append(file)
+    return files
+
+
+def _draw(axes: Axes, panel: Panel, by_method: Mapping[str, Look]) -> None:
+    axes.set_title(panel.title, fontsize=9)
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    for guide in panel.guides:
+        axes.axvline(guide, color="0.85", linewidth=0.8, zorder=0)
+    if panel.diagonal:
+        axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, linestyle="--", zorder=0)
+    if panel.log_x:
+        axes.set_xscale("log")
+    for series in panel.series:
+        _draw_series(axes, series, by_method.get(series.method, NEUTRAL))
+    if panel.labelled:
+        for series in panel.series:
+            if series.method:
+                axes.annotate(
+                    series.label, (series.x[0], series.y[0]), (6, 3), textcoords="offset points", fontsize=8
+                )
+    if panel.x_ticks:
+        places, names = zip(*panel.x_ticks, strict=True)
+        axes.set_xticks(places, names, rotation=20 if max(map(len, names)) > 8 else 0, ha="right")
+        axes.minorticks_off()
+
+
+def _draw_series(axes: Axes, series: Series, look: Look) -> None:
+    color = look.light
+    weight = 2.0 if series.method == "PFGE" else 1.4
+    axes.plot(
+        series.x,
+        series.y,
+        label="_" if series.faint and series.shape == "line" else series.label,
+        color=color,
+        linewidth=0.7 if series.faint else weight,
+        linestyle="none" if series.shape == "marks" else "--" if series.dashed else "-",
+        marker="none" if series.shape == "line" else MARKS[look.mark],
+        markersize=3 if series.faint else 6,
+        markerfacecolor="white" if look.open else color,
+        alpha=0.5 if series.faint else 1.0,
+    )
+    if series.error is None:
+        return
+    if series.shape == "marks":
+        axes.errorbar(series.x, series.y, series.error, fmt="none", ecolor=color, elinewidth=1, capsize=2)
+    elif not series.faint:
+        low, high = (
+            [y + sign * error for y, error in zip(series.y, series.error, strict=True)] for sign in (-1, 1)
+        )
+        axes.fill_between(series.x, low, high, color=color, alpha=0.12, linewidth=0)

@@ -1,0 +1,138 @@
+"""A run folder as its report sees it: whatever is there, and what is not."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pfge.lab.config import ConfigError, Experiment
+from pfge.lab.config_file import load_experiment
+from pfge.lab.measuring import expected_rows
+from pfge.lab.results import read_results
+from pfge.lab.run_folder import RunFolder
+from pfge.methods import METHODS, Setting
+from pfge.reports.comparison import by_method
+from pfge.reports.whole_rows import whole_rows
+from pfge.storage import StorageError, read_json_object
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Plot
+
+
+class Run:
+    """The results of a run, finished or not, and its pictures for a notebook.
+
+    Args:
+        folder: Where `pfge compare` wrote it.
+    """
+
+    def __init__(self, folder: str | Path):
+        self.folder = RunFolder(Path(folder))
+        if not self.folder.results.is_file() and not (self.folder.config).is_file():
+            raise StorageError(
+                f"{folder} holds no run: neither config.toml nor results.jsonl; "
+                f"make one by pfge compare --out {folder}"
+            )
+        everything = read_results(self.folder.results)
+        self.results = whole_rows(everything)
+        self.left_out = len(everything) - len(self.results)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder.path)!r})"
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.experiment.name if self.experiment else self.folder.path.resolve().name
+
+    @cached_property
+    def config(self) -> str:
+        """The text of the config, "" if there is none."""
+        file = self.folder.config
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+    @cached_property
+    def experiment(self) -> Experiment | None:
+        """The experiment, if this version can read its config."""
+        return None if self.config_problem else load_experiment(self.folder.config)
+
+    @cached_property
+    def config_problem(self) -> str:
+        """Why the config cannot be read, "" if it can."""
+        try:
+            load_experiment(self.folder.config)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """Where and how the run was made; empty if it does not say."""
+        return read_json_object(self.folder.environment) if self.folder.environment.is_file() else {}
+
+    @cached_property
+    def connectivity(self) -> list[dict[str, Any]]:
+        """The curves between members, if there are any."""
+        return read_results(self.folder.path / "connectivity.jsonl")
+
+    @cached_property
+    def evaluations(self) -> list[tuple[int, str, dict[str, Any]]]:
+        """What was found on unknown and corrupted inputs: the seed, the method, and the numbers."""
+        return [
+            (seed, method, read_json_object(file))
+            for method in self.methods
+            for seed in self.seeds
+            if (file := self.folder.ensemble(seed, method) / "evaluation.json").is_file()
+        ]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds that have results."""
+        return sorted({row["seed"] for row in self.results})
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that have results, in the paper's order."""
+        return list(by_method(self.results))
+
+    @cached_property
+    def setting(self) -> Setting | None:
+        """The cycle, the period and the rates in iterations, once the results say how many there were."""
+        collected = (row["iterations"] for row in self.results if row["method"].rstrip("*") in METHODS)
+        iterations = next(collected, 0)
+        if not iterations or not self.experiment:
+            return None
+        ensemble = self.experiment.ensemble
+        per_epoch = round(iterations / ensemble.length) if ensemble.unit == "epochs" else 1
+        setting = ensemble.setting(per_epoch)
+        return setting if setting.iterations == iterations else None
+
+    def missing(self) -> dict[int, list[str]]:
+        """Return the methods that a finished run would have and this one has not, for each seed."""
+        if not self.experiment:
+            return {}
+        expected = expected_rows(self.experiment.ensemble.methods)
+        found = {
+            seed: expected - {row["method"] for row in self.results if row["seed"] == seed}
+            for seed in self.experiment.seeds
+        }
+        return {seed: sorted(methods) for seed, methods in found.items() if methods}
+
+    def plot_members(self) -> "Plot":
+        """Draw each member and the growing ensemble of PFGE and FGE against the iteration."""
+        from pfge.reports.figures import members
+        from pfge.reports.plots import plot
+
+        return plot(_require(members(self), self, "PFGE or FGE"))
+
+    def plot_tradeoff(self) -> "Plot":
+        """Draw accuracy and NLL of every method against the memory at test time."""
+        from pfge.reports.figures import tradeoff
+        from pfge.reports.plots import plot
+
+        return plot(_require(tradeoff(self), self, "any method"))
+
+
+def _require(figure: Any, run: Run, whose: str) -> Any:
+    if figure is None:
+        raise StorageError(f"{run.folder.path} has no results of {whose} yet; run pfge compare to its end")
+    return figure

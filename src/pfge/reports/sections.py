@@ -1,0 +1,179 @@
+"""A run's part of the page as HTML; every text from a run is escaped here."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from html import escape
+
+from pfge.reports.comparison import BEST, by_method
+from pfge.reports.figure import Figure
+from pfge.reports.figures import show_bytes
+from pfge.reports.report import problems, report_figures, report_tables
+from pfge.reports.run import Run
+from pfge.reports.run_tables import REFERENCE, Table
+from pfge.reports.summary import findings
+from pfge.reports.table_formats import split_reference_rows
+from pfge.storage import checksum
+
+MANY_PANELS = 4
+
+
+def run_section(run: Run, key: str) -> tuple[str, dict[str, Figure]]:
+    """Return a run's HTML and its figures by the names that the HTML has for them.
+
+    Args:
+        run: What to show.
+        key: Makes names and addresses unique on the page.
+    """
+    figures = {figure.name: figure for figure in report_figures(run)}
+    tables = report_tables(run)
+    of_methods = [table for table in tables if ": " not in table.title]
+    parts = [("summary", "Summary", _summary(run) + _figures(figures, ["tradeoff"], key))]
+    if of_methods:
+        parts.append(("tables", "Tables", "".join(map(_sheet, of_methods))))
+    for name, title, wanted in (
+        ("path", "Along the path", ["rates", "members", "curves"]),
+        ("trust", "Can it be trusted?", ["reliability", "corruptions", "unknown-inputs"]),
+    ):
+        html = _figures(figures, wanted, key)
+        if name == "trust" and len(tables) > len(of_methods):
+            single = "".join(_sheet(table) for table in tables if table not in of_methods)
+            html += f"<details><summary>Every ensemble that was evaluated</summary>{single}</details>"
+        if html:
+            parts.append((name, title, html))
+    parts.append(("source", "Where the numbers come from", _source(run)))
+    body = "".join(
+        f'<section id="{key}-{name}"><h2>{title}</h2>{html}</section>' for name, title, html in parts
+    )
+    links = "".join(f'<li><a href="#{key}-{name}">{title}</a></li>' for name, title, _ in parts)
+    html = (
+        f'<div class="run" id="{key}"><h1>{escape(run.name)}</h1><p class="about">{escape(_about(run))}</p>'
+        f'<nav aria-label="Contents"><ul>{links}</ul></nav>{body}</div>'
+    )
+    return html, {f"{key}-{name}": figure for name, figure in figures.items()}
+
+
+def _about(run: Run) -> str:
+    seeds = ", ".join(map(str, run.seeds))
+    measured = f"test set, seed{'s' * (len(run.seeds) > 1)} {seeds}" if seeds else "no results yet"
+    if not run.experiment:
+        return measured
+    return f"{run.experiment.model.name} on {run.experiment.data.name}; {measured}"
+
+
+def _summary(run: Run) -> str:
+    notices = "".join(f"<p>{escape(text)}</p>" for text in problems(run))
+    html = f'<div class="notice">{notices}</div>' if notices else ""
+    tiles = "".join(
+        f'<div class="finding {kind}"><p class="topic">{escape(found.about)}</p>'
+        f'<p class="answer">{escape(found.answer)}</p><p class="why">{escape(found.why)}</p></div>'
+        for kind, found in zip(("", "", "ship", "claim"), findings(run), strict=False)
+    )
+    return html + (f'<div class="findings">{tiles}</div>' if tiles else "")
+
+
+def _figures(figures: dict[str, Figure], wanted: Sequence[str], key: str) -> str:
+    return "".join(_figure(figures[name], f"{key}-{name}") for name in wanted if name in figures)
+
+
+def _figure(figure: Figure, name: str) -> str:
+    many = " many" if len(figure.panels) >= MANY_PANELS else ""
+    panels = "".join(
+        f'<div class="panel"><h4>{escape(panel.title)}</h4><div data-panel="{name}/{number}"></div></div>'
+        for number, panel in enumerate(figure.panels)
+    )
+    numbers = "".join(
+        f"<h4>{escape(panel.title)}</h4>{_table(panel.columns, [panel.rows()])}" for panel in figure.panels
+    )
+    return (
+        f'<figure id="{name}"><figcaption><h3>{escape(figure.title)}</h3>'
+        f"<p>{escape(figure.caption)}</p></figcaption>"
+        f'<div class="legend" data-legend="{name}"></div><div class="panels{many}">{panels}</div>'
+        f"<details><summary>The numbers of this figure</summary>{numbers}</details></figure>"
+    )
+
+
+def _sheet(table: Table) -> str:
+    note = table.note.replace(f"{BEST} best", "bold: best")
+    return (
+        f'<div class="sheet"><h3>{escape(table.title[:1].upper() + table.title[1:])}</h3>'
+        f"{_table(table.columns, split_reference_rows(table))}"
+        + (f'<p class="note">{escape(note)}</p>' if note else "")
+        + "</div>"
+    )
+
+
+def _table(columns: Sequence[str], groups: Sequence[list[list[str]]]) -> str:
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    bodies = []
+    for number, rows in enumerate(groups):
+        if rows:
+            title = f'<tr><th colspan="{len(columns)}">For reference</th></tr>' if number else ""
+            kind = ' class="reference"' if number else ""
+            bodies.append(f"<tbody{kind}>{title}{''.join(map(_row, rows))}</tbody>")
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>{"".join(bodies)}</table></div>'
+
+
+def _row(cells: Sequence[str]) -> str:
+    kind = ' class="strong"' if cells[0] == REFERENCE else ""
+    return f"<tr{kind}>{''.join(f'<td>{_cell(cell.strip())}</td>' for cell in cells)}</tr>"
+
+
+def _cell(text: str) -> str:
+    if text.endswith(BEST):
+        return f"<strong>{escape(text.removesuffix(BEST).strip())}</strong>"
+    return escape(text)
+
+
+def _source(run: Run) -> str:
+    facts = {name: value for name, value in run.environment.items() if value not in ([], "", None)}
+    if duration := _duration(run):
+        facts["duration"] = duration
+    facts["folder"] = str(run.folder.path)
+    described = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(_text(value))}</dd>" for name, value in facts.items()
+    )
+    html = f"<dl>{described}</dl>{_files(run)}"
+    if run.results:
+        html += f"<details><summary>Every seed of every method</summary>{_seeds(run)}</details>"
+    if run.config:
+        html += f"<details><summary>The whole config</summary><pre>{escape(run.config)}</pre></details>"
+    return f'<div class="sheet">{html}</div>'
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _duration(run: Run) -> str:
+    """Return the time from the start to the last result, pauses included; "" if the run does not say."""
+    started = run.environment.get("started")
+    if not isinstance(started, str) or not run.folder.results.is_file():
+        return ""
+    try:
+        seconds = run.folder.results.stat().st_mtime - datetime.fromisoformat(started).timestamp()
+    except ValueError:
+        return ""
+    if seconds < 0:
+        return ""
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min from the start to the last result, pauses included"
+
+
+def _files(run: Run) -> str:
+    files = [run.folder.results, run.folder.config, run.folder.environment]
+    rows = [
+        [file.name, show_bytes(file.stat().st_size), checksum(file)[:16]] for file in files if file.is_file()
+    ]
+    return _table(("file", "size", "SHA-256 begins"), [rows])
+
+
+def _seeds(run: Run) -> str:
+    names = [
+        name for name in ("accuracy", "nll", "brier", "ece") if all(name in r["test"] for r in run.results)
+    ]
+    rows = [
+        [method, str(row["seed"]), str(row["members"]), *(f"{row['test'][name]:.6f}" for name in names)]
+        for method, of_method in by_method(run.results).items()
+        for row in sorted(of_method, key=lambda row: int(row["seed"]))
+    ]
+    return _table(("method", "seed", "members", *names), [rows])

@@ -1,0 +1,113 @@
+"""What a run found, in words: the best methods, which to ship, and whether the paper's claim holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pfge.reports.comparison import Row, summarize
+from pfge.reports.figures import pareto_front, scaled, show_bytes
+from pfge.reports.gaps import UNKNOWN, Gap, gaps
+from pfge.reports.run import Run
+
+SCORES = "the scores of each example, which older versions did not keep,"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a run found: about what, the answer, and why."""
+
+    about: str
+    answer: str
+    why: str
+
+
+def findings(run: Run) -> list[Finding]:
+    """Return the most accurate method, that of the lowest NLL, the one to ship, and the paper's claim."""
+    rows = {row.method: row for row in summarize(run.results)}
+    if not rows:
+        return []
+    accurate = max(rows.values(), key=lambda row: row.accuracy.mean)
+    likely = min(rows.values(), key=lambda row: row.nll.mean)
+    return [
+        Finding(
+            "Most accurate",
+            accurate.method,
+            f"{scaled(accurate.accuracy, 100).show(2)} % at {_memory(accurate)}",
+        ),
+        Finding("Lowest NLL", likely.method, f"{likely.nll.show(4)} at {_memory(likely)}"),
+        _to_ship(run, rows, accurate.method, likely.method),
+        _claim(run, rows),
+    ]
+
+
+def _to_ship(run: Run, rows: Mapping[str, Row], accurate: str, likely: str) -> Finding:
+    """Return the smallest method that is not worse than the best, as far as can be told from noise."""
+    behind_accurate = gaps(run, accurate, [*rows])
+    behind = behind_accurate, behind_accurate if likely == accurate else gaps(run, likely, [*rows])
+
+    def is_as_good(method: str) -> bool:
+        return all(
+            method == best or (method in found and _is_no_worse(found[method][metric]))
+            for best, found, metric in zip((accurate, likely), behind, ("accuracy", "nll"), strict=True)
+        )
+
+    candidates = [row for row in rows.values() if is_as_good(row.method)]
+    if any(gap.verdict == UNKNOWN for found in behind for of in found.values() for gap in of.values()):
+        chosen = rows[likely]
+        why = f"The lowest NLL; one seed without {SCORES} cannot tell what is noise"
+    elif candidates:
+        chosen = min(candidates, key=lambda row: (row.bytes, row.trainings, row.nll.mean))
+        why = "The smallest that is not worse than the best in accuracy or NLL, beyond noise"
+        if chosen.method == accurate == likely:
+            why = "Best in accuracy and NLL, and nothing smaller comes within noise of it in both"
+    else:
+        chosen = rows[likely]
+        why = "The lowest NLL; no method comes within noise of the best in both metrics"
+    cost = f"; it takes {chosen.trainings} trainings" if chosen.trainings > 1 else ""
+    smaller = [
+        f"{row.method} ({row.relative_bytes:.3g}×)"
+        for row in pareto_front([*rows.values()], "nll")
+        if row.bytes < chosen.bytes
+    ]
+    less = f" With less memory, the lowest NLL is that of {' or '.join(smaller[::-1])}." if smaller else ""
+    return Finding("To ship", chosen.method, f"{why}; {_memory(chosen)}{cost}.{less}")
+
+
+def _is_no_worse(gap: Gap) -> bool:
+    return gap.verdict != "worse"
+
+
+def _claim(run: Run, rows: Mapping[str, Row]) -> Finding:
+    about = "The paper's claim: PFGE is as good as FGE, in far less memory"
+    missing = [method for method in ("PFGE", "FGE") if method not in rows]
+    if missing:
+        return Finding(about, "Not checked", f"There are no results of {' and '.join(missing)} yet.")
+    ours, theirs = rows["PFGE"], rows["FGE"]
+    found = gaps(run, "FGE", ["PFGE"]).get("PFGE")
+    if found is None:
+        return Finding(about, "Not checked", "PFGE and FGE share no seed yet.")
+    verdicts = [found["accuracy"].verdict, found["nll"].verdict]
+    ratio = theirs.bytes / ours.bytes
+    return Finding(
+        about,
+        _answer(*verdicts),
+        f"PFGE with {ours.members} members against FGE with {theirs.members}: accuracy {found['accuracy']}; "
+        f"NLL {found['nll']}. Memory {show_bytes(ours.bytes)} against {show_bytes(theirs.bytes)}, "
+        f"{ratio:.3g} times less.",
+    )
+
+
+def _answer(accuracy: str, nll: str) -> str:
+    if UNKNOWN in (accuracy, nll):
+        return "Cannot be told yet"
+    match accuracy == "worse", nll == "worse":
+        case False, False:
+            return "Holds"
+        case False, True:
+            return "Holds for accuracy, not for NLL"
+        case True, False:
+            return "Holds for NLL, not for accuracy"
+    return "Does not hold"
+
+
+def _memory(row: Row) -> str:
+    return f"{row.relative_bytes:.3g}× the memory of one model ({show_bytes(row.bytes)})"

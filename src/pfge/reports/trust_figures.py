@@ -1,0 +1,123 @@
+"""Figures that tell whether a predictor can be trusted: reliability, corrupted and unknown inputs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfge.binning import bin_by_confidence
+from pfge.reports.comparison import Number
+from pfge.reports.figure import Figure, Panel, Series, figure_of
+from pfge.reports.figures import METRICS
+from pfge.reports.run import Run
+from pfge.storage import read_tensors
+
+BINS = 15
+FEWEST = 20
+"""A bin with fewer predictions says nothing about how often they are right."""
+
+
+def reliability(run: Run) -> Figure | None:
+    """Return accuracy against confidence, as predicted and at the temperature fitted on validation data."""
+    panels = []
+    for title, prefix in (("as predicted", "test"), ("at the fitted temperature", "test.calibrated")):
+        series = []
+        for method in run.methods:
+            confidence, correct = _scores(run, method, prefix)
+            if not len(confidence):
+                continue
+            bins = bin_by_confidence(confidence, correct, BINS, equal_mass=False)
+            kept = [index for index, count in enumerate(bins.count) if count >= FEWEST]
+            series.append(
+                Series(method, [bins.confidence[i] for i in kept], [bins.accuracy[i] for i in kept], method)
+            )
+        panels.append(Panel(title, "confidence", "accuracy", series, diagonal=True))
+    return figure_of(
+        "reliability",
+        "Reliability",
+        f"How often predictions of a confidence are right, in {BINS} bins of equal width, all seeds "
+        f"together; on the diagonal, confidence can be taken at its word. Bins of fewer than {FEWEST} "
+        "predictions are left out.",
+        panels,
+    )
+
+
+def _scores(run: Run, method: str, prefix: str) -> tuple[Tensor, Tensor]:
+    """Return the confidence of each prediction of all seeds and whether it is right."""
+    found: list[tuple[Tensor, Tensor]] = []
+    for seed in run.seeds:
+        file = run.folder.scores(seed, method)
+        tensors = read_tensors(file)[0] if file.is_file() else {}
+        if f"{prefix}.confidence" in tensors:
+            found.append((tensors[f"{prefix}.confidence"], tensors[f"{prefix}.correct"]))
+    if not found:
+        return torch.empty(0), torch.empty(0)
+    confidence, correct = zip(*found, strict=True)
+    return torch.cat(confidence), torch.cat(correct)
+
+
+def corruptions(run: Run) -> Figure | None:
+    """Return accuracy and NLL against the strength of each corruption that was measured."""
+    names = dict.fromkeys(name for _, _, found in run.evaluations for name in found.get("corruptions", {}))
+    ticks = [(0.0, "none"), *((float(n), str(n)) for n in range(1, 6))]
+    panels = [
+        Panel(f"{name}: {label}", "strength", label, _corrupted(run, name, metric, factor), x_ticks=ticks)
+        for metric, factor, label in METRICS
+        for name in names
+    ]
+    return figure_of(
+        "corruptions",
+        "Corrupted inputs",
+        "The test images corrupted at five strengths, for the ensembles that pfge evaluate --corruptions "
+        "measured; mean over their seeds, bands are one standard error.",
+        panels,
+    )
+
+
+def _corrupted(run: Run, name: str, metric: str, factor: float) -> list[Series]:
+    found: dict[str, list[list[float]]] = {}
+    for _, method, evaluation in run.evaluations:
+        if strengths := evaluation.get("corruptions", {}).get(name):
+            values = [evaluation["test"][metric], *(strength[metric] for strength in strengths)]
+            found.setdefault(method, []).append([factor * value for value in values])
+    return [
+        Series.of_numbers(
+            method,
+            [float(strength) for strength in range(len(of_seeds[0]))],
+            [Number.of(values) for values in zip(*of_seeds, strict=True)],
+            method=method,
+        )
+        for method, of_seeds in found.items()
+    ]
+
+
+def unknown_inputs(run: Run) -> Figure | None:
+    """Return how well each score tells unknown inputs from the test set, for each unknown data set."""
+    names = dict.fromkeys(name for _, _, found in run.evaluations for name in found.get("ood", {}))
+    return figure_of(
+        "unknown-inputs",
+        "Unknown inputs",
+        "The chance that an image of another data set gets a higher score of being unknown than a test image "
+        "(AUROC; 50 % is guessing), for the ensembles that pfge evaluate --ood measured; bars are one "
+        "standard error over seeds.",
+        [_unknown(run, name) for name in names],
+    )
+
+
+def _unknown(run: Run, name: str) -> Panel:
+    by_method: dict[str, list[Mapping[str, Any]]] = {}
+    for _, method, evaluation in run.evaluations:
+        if found := evaluation.get("ood", {}).get(name):
+            by_method.setdefault(method, []).append(found)
+    everything = [found for of_seeds in by_method.values() for found in of_seeds]
+    scores = [s for s in dict.fromkeys(key for found in everything for key in found) if s != "images"]
+    series = []
+    for method, of_seeds in by_method.items():
+        kept = [i for i, score in enumerate(scores) if all(score in found for found in of_seeds)]
+        numbers = [Number.of([100 * found[scores[i]]["auroc"] for found in of_seeds]) for i in kept]
+        series.append(
+            Series.of_numbers(method, [float(i) for i in kept], numbers, method=method, shape="marks")
+        )
+    ticks = [(float(i), score.replace("_", "\n")) for i, score in enumerate(scores)]
+    return Panel(name, "score", "AUROC, %", series, x_ticks=ticks)

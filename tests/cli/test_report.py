@@ -1,0 +1,93 @@
+"""`pfge report`: a page, tables, figures, and one line for every mistake."""
+
+import csv
+import io
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from pfge.cli.main import main
+from tests.reports.made_run import make_run
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _leave_the_interpreter_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The command puts the current folder on sys.path and prints warnings in its own way."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(captured: Captured, *arguments: str) -> str:
+    assert main(["report", *arguments]) == 2
+    printed = captured.readouterr()
+    assert printed.out == ""
+    return printed.err.removeprefix("pfge: error: ").removesuffix("\n")
+
+
+def test_the_page_goes_into_the_run_folder_or_where_it_is_wanted(capsys: Captured, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", examples=0)
+    assert main(["report", "run"]) == 0
+    assert capsys.readouterr().out == "Report: run/report.html\n"
+    assert main(["report", "run", "run", "--out", "both.html"]) == 0
+    assert (tmp_path / "both.html").read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("markdown", "| PFGE | 4 | 4,000,000 | 4x | 93.75 ± 0.25 | 0.2150 ± 0.0050 |"),
+        ("latex", r"PFGE & 4 & 4,000,000 & 4x & 93.75 $\pm$ 0.25 & 0.2150 $\pm$ 0.0050 &"),
+        ("csv", "PFGE,4,4000000,4x,93.75,0.25,0.2150,0.0050,"),
+    ],
+)
+def test_tables_are_printed(capsys: Captured, tmp_path: Path, kind: str, expected: str) -> None:
+    make_run(tmp_path / "run", examples=0)
+    assert main(["report", "run", "--format", kind]) == 0
+    assert expected in capsys.readouterr().out
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_one_table_as_csv_is_nothing_but_csv(capsys: Captured, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", examples=0)
+    assert main(["report", "run", "--format", "csv", "--table", "calibration", "--out", "t.csv"]) == 0
+    assert capsys.readouterr().out == ""
+    rows = list(csv.reader(io.StringIO((tmp_path / "t.csv").read_text())))
+    assert {len(row) for row in rows} == {15}
+    assert rows[1][:3] == ["w0", "1.500", "0.000"]
+
+
+def test_figures_are_drawn_instead_of_a_page(capsys: Captured, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", methods=["w0"], examples=0)
+    assert main(["report", "run", "--figures", "drawn"]) == 0
+    assert capsys.readouterr().out == "drawn/tradeoff.svg\ndrawn/tradeoff.png\n"
+    assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["tradeoff.png", "tradeoff.svg"]
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_mistakes_end_in_one_line(capsys: Captured, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", methods=[])
+    assert refused(capsys, "nowhere") == (
+        "nowhere holds no run: neither config.toml nor results.jsonl; make one by pfge compare --out nowhere"
+    )
+    assert refused(capsys, "run", "--format", "latex") == "run has no results yet"
+    assert refused(capsys, "run", "--table", "methods") == (
+        "--table chooses among printed tables; give --format markdown, latex or csv too"
+    )
+    make_run(tmp_path / "whole", examples=0)
+    assert refused(capsys, "whole", "--format", "csv", "--table", "x") == (
+        "whole has no tables whose title begins with 'x' yet"
+    )
+
+
+def test_figures_without_matplotlib_end_in_one_line(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "run", examples=0)
+    monkeypatch.delitem(sys.modules, "pfge.reports.plots", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "pip install 'pfge[figures]'" in refused(capsys, "run", "--figures", "drawn")

@@ -1,0 +1,150 @@
+"""Run folders with results that were never computed, so that every number in a report is known."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pfge.lab.config_file import load_experiment, to_toml
+from pfge.storage import write_tensors
+
+BYTES = 1_000_000
+MEMBERS = {"w0": 1, "SWA": 1, "FGE": 20, "FGE*": 4, "SWAG": 20, "SWAG*": 4, "PFGE": 4}
+ACCURACY = {"w0": 0.90, "SWA": 0.91, "FGE": 0.94, "FGE*": 0.92, "SWAG": 0.93, "SWAG*": 0.915, "PFGE": 0.935}
+NLL = {"w0": 0.40, "SWA": 0.35, "FGE": 0.20, "FGE*": 0.28, "SWAG": 0.25, "SWAG*": 0.29, "PFGE": 0.21}
+CYCLE, PERIOD, LENGTH = 20, 100, 400
+
+
+def config(**settings: Any) -> str:
+    """Return the config of a run of 400 iterations."""
+    overrides = [
+        "name=made",
+        "seeds=[1, 2]",
+        "ensemble.unit=iterations",
+        f"ensemble.cycle={CYCLE}",
+        f"ensemble.period={PERIOD}",
+        f"ensemble.length={LENGTH}",
+        *(f"{key.replace('__', '.')}={value}" for key, value in settings.items()),
+    ]
+    return to_toml(load_experiment(None, overrides))
+
+
+def metrics(accuracy: float, nll: float) -> dict[str, float]:
+    return {"accuracy": accuracy, "nll": nll, "ece": 0.02, "brier": 0.1}
+
+
+def result(method: str, seed: int, like: str | None = None) -> dict[str, Any]:
+    """Return a line of results; the second seed is half a point better than the first, and so on."""
+    kind = like or method
+    members = MEMBERS[kind]
+    accuracy, nll = ACCURACY[kind] + 0.005 * (seed - 1), NLL[kind] + 0.01 * (seed - 1)
+    step = PERIOD if kind == "PFGE" else CYCLE
+    iterations = [LENGTH - step * (members - 1 - i) for i in range(members)]
+    found = {
+        "seed": seed,
+        "method": method,
+        "members": members,
+        "bytes": members * BYTES,
+        "bytes_of_one": BYTES,
+        "iterations": 0 if kind == "w0" else LENGTH,
+        "trainings": 1,
+        "member_iterations": [0] if kind == "w0" else iterations,
+        "test": metrics(accuracy, nll),
+        "calibrated": {"temperature": 1.5, "test": metrics(accuracy, nll - 0.05)},
+        "calibrated_members": {"temperatures": [1.5] * members, "test": metrics(accuracy, nll - 0.04)},
+    }
+    if not kind.endswith("*"):
+        shares = [(i + 1) / members for i in range(members)]
+        found["each"] = {"test": [metrics(accuracy - 0.02 * share, nll + 0.1) for share in shares]}
+        found["growing"] = {"test": [metrics(accuracy - 0.01 * (1 - s), nll + 1 - s) for s in shares]}
+    return found
+
+
+def write_results(folder: Path, results: Sequence[Any]) -> None:
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in results))
+
+
+def write_scores(folder: Path, method: str, seed: int, examples: int) -> None:
+    """Write scores whose means are those of the results, with right and wrong ones at fixed places."""
+    row = result(method, seed)["test"]
+    generator = torch.Generator().manual_seed(seed)
+    hard = torch.rand(examples, generator=generator, dtype=torch.float64)
+    correct = (hard < hard.quantile(row["accuracy"])).double()
+    confidence = 1 - 0.6 * hard
+    log_loss = hard * 2 * row["nll"]
+    log_loss *= row["nll"] / log_loss.mean()
+    tensors = {"confidence": confidence, "correct": correct, "log_loss": log_loss}
+    file = folder / f"seed-{seed}" / "scores" / f"{method.replace('*', '-last')}.safetensors"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(
+        file,
+        {f"test.{name}": values for name, values in tensors.items()}
+        | {f"test.calibrated.{name}": values.sqrt() for name, values in tensors.items()},
+    )
+
+
+def make_run(
+    folder: Path, seeds: Sequence[int] = (1, 2), methods: Sequence[str] = tuple(MEMBERS), examples: int = 400
+) -> Path:
+    """Make a finished run."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(config(seeds=list(seeds)))
+    environment = {
+        "command": "pfge compare made.toml",
+        "torch": "2.13.0",
+        "started": "2026-01-02T03:04:05+00:00",
+    }
+    (folder / "environment.json").write_text(json.dumps(environment))
+    write_results(folder, [result(method, seed) for seed in seeds for method in methods])
+    for seed in seeds:
+        for method in methods:
+            if examples:
+                write_scores(folder, method, seed, examples)
+    return folder
+
+
+def write_evaluations(
+    folder: Path, seeds: Sequence[int] = (1, 2), methods: Sequence[str] = ("FGE", "PFGE")
+) -> None:
+    """Write what pfge evaluate would have: accuracy falls by a hundredth a strength and a seed."""
+    for seed in seeds:
+        for method in methods:
+            row = result(method, seed)
+            found = {
+                "method": method,
+                "members": row["members"],
+                "bytes": row["bytes"],
+                "data": "made",
+                "images": 400,
+                "test": row["test"],
+                "ood": {
+                    "other": {
+                        "images": 100,
+                        "entropy": {"auroc": 0.8 + seed / 100, "aupr": 0.7, "fpr_at_95": 0.3},
+                        "mutual_information": {"auroc": 0.7, "aupr": 0.6, "fpr_at_95": 0.4},
+                    }
+                },
+                "corruptions": {
+                    "noise": [
+                        {"strength": k, **metrics(row["test"]["accuracy"] - 0.01 * k * seed, 0.3 * k)}
+                        for k in range(1, 6)
+                    ]
+                },
+            }
+            path = folder / f"seed-{seed}" / "ensembles" / method
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "evaluation.json").write_text(json.dumps(found))
+
+
+def write_connectivity(folder: Path) -> None:
+    """Write three curves: two of PFGE, 1 and 3 high in the middle, and one of FGE, 5 high."""
+    lines = []
+    for method, pair, height in (("PFGE", 1, 1.0), ("PFGE", 2, 3.0), ("FGE", 1, 5.0)):
+        values = {"train_loss": [0.0, height, 0.0], "test_error": [0.1, 0.1 + height / 100, 0.1]}
+        trace = {"t": [0.0, 0.5, 1.0], "values": values, "squared_norms": [1.0, 1.0, 1.0]}
+        lines.append(
+            {"seed": 1, "method": method, "members": [pair, pair + 1], "settings": {}, "trace": trace}
+        )
+    (folder / "connectivity.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

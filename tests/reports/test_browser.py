@@ -1,0 +1,210 @@
+"""The page in a real browser: charts are drawn, points can be read, methods hidden, and nothing leaves it."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfge.reports.page import make_page
+from pfge.reports.run import Run
+from tests.reports.made_run import (
+    MEMBERS,
+    make_run,
+    result,
+    write_connectivity,
+    write_evaluations,
+    write_results,
+)
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not CHROMIUM or not DRIVER,
+    reason="needs chromium and chromedriver; on Debian: apt-get install chromium chromium-driver",
+)
+
+EVIL = "</script><img src=x onerror=window.broken=1><b>mine"
+PHONE, DESKTOP = 390, 1280
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("made") / "run")
+    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    write_results(folder, [*rows, result(EVIL, 1, like="SWAG*")])
+    write_connectivity(folder)
+    write_evaluations(folder)
+    file = folder / "report.html"
+    file.write_text(make_page([Run(folder)]))
+    return file
+
+
+def opened(browser: Any, page: Path, width: int, scheme: str = "light") -> Any:
+    """Open the page anew, in a window of a width."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.get(page.as_uri())
+    return browser
+
+
+def marks(browser: Any, method: str) -> int:
+    """Return how many charts show a method."""
+    script = """
+        const groups = [...document.querySelectorAll('g[data-method]')];
+        return groups.filter(group => group.dataset.method === arguments[0]).length;
+    """
+    return int(browser.execute_script(script, method))
+
+
+def place_of(browser: Any, method: str) -> dict[str, float]:
+    """Scroll to a method's mark in the first chart and return where it is in the window."""
+    script = """
+        const group = [...document.querySelector('svg.plot').querySelectorAll('g[data-method]')]
+            .find(g => g.dataset.method === arguments[0]);
+        group.scrollIntoView({ block: 'center', behavior: 'instant' });
+        const box = group.lastChild.getBoundingClientRect();
+        return { x: box.x + box.width / 2, y: box.y + box.height / 2 };
+    """
+    return dict(browser.execute_script(script, method))
+
+
+def tip(browser: Any) -> str:
+    script = "const tip = document.getElementById('tip'); return tip.hidden ? '' : tip.innerText"
+    return str(browser.execute_script(script))
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_every_chart_is_drawn_within_the_window_and_has_a_name(browser: Any, page: Path, width: int) -> None:
+    opened(browser, page, width)
+    drawn = browser.execute_script("""
+        return [...document.querySelectorAll('[data-panel]')].map(holder => ({
+            series: holder.querySelectorAll('g[data-method]').length,
+            right: holder.querySelector('svg')?.getBoundingClientRect().right,
+            label: holder.querySelector('svg')?.getAttribute('aria-label'),
+            broken: holder.innerHTML.includes('NaN') || holder.innerHTML.includes('Infinity'),
+        }))
+    """)
+    assert len(drawn) == 13  # 2 of trade-off, rates, members, curves, reliability, corruptions; 1 of unknown
+    assert all(chart["series"] > 0 and chart["label"] and not chart["broken"] for chart in drawn)
+    assert all(chart["right"] <= width for chart in drawn)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_a_pointer_on_a_mark_shows_its_value(browser: Any, page: Path, width: int) -> None:
+    opened(browser, page, width)
+    place = place_of(browser, "PFGE")
+    browser.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **place})
+    assert tip(browser) == "PFGE\naccuracy, %: 93.75 ± 0.25\nmemory at test time: 4× 4 MB"
+    browser.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 1, "y": 1})
+    assert tip(browser) == ""
+
+
+def test_a_touch_shows_the_value_too(browser: Any, page: Path) -> None:
+    opened(browser, page, PHONE)
+    touch = {"type": "touchStart", "touchPoints": [place_of(browser, "FGE")]}
+    browser.execute_cdp_cmd("Input.dispatchTouchEvent", touch)
+    assert tip(browser).startswith("FGE\naccuracy, %: 94.25 ± 0.25")
+
+
+def test_keys_read_every_point_of_a_chart(browser: Any, page: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    opened(browser, page, DESKTOP)
+    chart = browser.find_element("css selector", "svg.plot")
+    said = set()
+    for _ in range(12):  # 8 methods and 3 points of the front, and once more around
+        chart.send_keys(Keys.ARROW_RIGHT)
+        said.add(tip(browser).splitlines()[0])
+    assert said == {*MEMBERS, EVIL, "Pareto front"}
+    chart.send_keys(Keys.ESCAPE)
+    assert tip(browser) == ""
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_a_click_on_a_method_hides_it_in_all_charts_and_another_shows_it(
+    browser: Any, page: Path, width: int
+) -> None:
+    opened(browser, page, width)
+    before = {method: marks(browser, method) for method in ("FGE", "PFGE", EVIL)}
+    assert before["FGE"] > 5
+    click = """
+        const buttons = [...document.querySelectorAll('[data-toggles]')];
+        const button = buttons.find(found => found.dataset.toggles === arguments[0]);
+        button.click();
+        return button.getAttribute('aria-pressed');
+    """
+    assert browser.execute_script(click, "FGE") == "false"
+    assert {m: marks(browser, m) for m in before} == before | {"FGE": 0}
+    assert browser.execute_script(click, "FGE") == "true"
+    assert {m: marks(browser, m) for m in before} == before
+
+
+def test_dark_and_light_are_the_readers_choice(browser: Any, page: Path) -> None:
+    script = "return getComputedStyle(document.body).backgroundColor"
+    mark = "return getComputedStyle(document.querySelector('g[data-method=PFGE]')).color"
+    opened(browser, page, DESKTOP, "light")
+    assert browser.execute_script(script) == "rgb(251, 251, 249)"
+    assert browser.execute_script(mark) == "rgb(213, 94, 0)"
+    opened(browser, page, DESKTOP, "dark")
+    assert browser.execute_script(script) == "rgb(20, 23, 28)"
+    assert browser.execute_script(mark) == "rgb(255, 127, 42)"
+
+
+def test_another_width_draws_the_charts_anew(browser: Any, page: Path) -> None:
+    opened(browser, page, DESKTOP)
+    width = "return document.querySelector('svg.plot').viewBox.baseVal.width"
+    wide = browser.execute_script(width)
+    size = {"width": PHONE, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    assert browser.execute_script(width) < wide
+
+
+def test_a_name_with_markup_is_only_a_name(browser: Any, page: Path) -> None:
+    opened(browser, page, DESKTOP)
+    assert browser.execute_script("return window.broken") is None
+    assert browser.execute_script("return document.images.length") == 0
+    names = "return [...document.querySelectorAll('svg .name')].map(node => node.textContent)"
+    assert EVIL in browser.execute_script(names)
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_the_page_makes_no_error_and_no_request(browser: Any, page: Path, width: int) -> None:
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)  # what other tests left
+    opened(browser, page, width)
+    assert browser.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    requests = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert page.as_uri() in requests
+    assert [url for url in requests if url != page.as_uri() and not url.startswith("data:")] == []

@@ -1,0 +1,87 @@
+"""Figures for papers: what is drawn is what the figure holds."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_hex
+
+from pfge.reports import figures
+from pfge.reports.figure import Figure, Panel, Series
+from pfge.reports.look import looks
+from pfge.reports.plots import save_figures
+from pfge.reports.report import report_figures
+from pfge.reports.run import Run
+from pfge.storage import StorageError
+from tests.reports.made_run import MEMBERS, make_run, write_connectivity, write_evaluations
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    folder = make_run(tmp_path / "run")
+    write_connectivity(folder)
+    write_evaluations(folder)
+    return Run(folder)
+
+
+def test_every_series_is_drawn_with_its_points_and_its_methods_colour(run: Run) -> None:
+    figure = figures.members(run)
+    assert figure is not None
+    drawn = run.plot_members()
+    for axes, panel in zip(drawn.axes, figure.panels, strict=True):
+        for line, series in zip(axes.get_lines(), panel.series, strict=True):
+            assert list(line.get_xdata()) == list(series.x)
+            assert list(line.get_ydata()) == list(series.y)
+            assert to_hex(line.get_color()) == looks([series.method])[series.method].light
+
+
+def test_the_trade_off_has_a_log_axis_and_every_method_named(run: Run) -> None:
+    drawn = run.plot_tradeoff()
+    assert [axes.get_xscale() for axes in drawn.axes] == ["log", "log"]
+    assert {text.get_text() for text in drawn.axes[0].texts} == set(MEMBERS)
+
+
+def test_every_figure_is_a_file_and_the_same_one_each_time(run: Run, tmp_path: Path) -> None:
+    every = report_figures(run)
+    assert [figure.name for figure in every] == [
+        "tradeoff",
+        "rates",
+        "members",
+        "curves",
+        "reliability",
+        "corruptions",
+        "unknown-inputs",
+    ]
+    files = save_figures(every[:2], tmp_path / "once")
+    again = save_figures(every[:2], tmp_path / "again")
+    assert [file.name for file in files] == ["tradeoff.svg", "tradeoff.png", "rates.svg", "rates.png"]
+    assert [file.read_bytes() for file in files] == [file.read_bytes() for file in again]
+    assert sorted(tmp_path.glob("once/*")) == sorted(files)  # nothing half-written stays
+
+
+def test_a_name_is_text_whatever_is_in_it(tmp_path: Path) -> None:
+    name = r"<b>$\frac{1}$ & _"
+    figure = Figure("odd", "Odd", "", [Panel("p", "x", "y", [Series(name, [1, 2], [1, 2], name)])])
+    (svg, _) = save_figures([figure], tmp_path)
+    assert r"&lt;b&gt;$\frac{1}$ &amp; _" in svg.read_text()
+
+
+def test_a_notebook_is_told_what_is_missing(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path / "run", methods=["w0"]))
+    with pytest.raises(StorageError, match="has no results of PFGE or FGE yet"):
+        run.plot_members()
+    with pytest.raises(StorageError, match="has no results of any method yet"):
+        Run(make_run(tmp_path / "empty", methods=[])).plot_tradeoff()
+
+
+def test_without_matplotlib_the_error_says_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pfge.reports.plots")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'pfge\[figures\]'"):
+        run.plot_tradeoff()
+
+
+def test_methods_of_the_paper_look_different_from_each_other() -> None:
+    known = looks([*MEMBERS, "EMA", "Snapshot", "MCDropout", "DeepEnsemble"])
+    assert len({(look.mark, look.open) for look in known.values()}) == len(known)
+    assert looks(["mine", "yours"])["mine"] != looks(["mine", "yours"])["yours"]

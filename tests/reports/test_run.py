@@ -1,0 +1,123 @@
+"""A run folder as its report sees it, whatever is missing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pfge.reports.report import problems, report_figures, report_tables
+from pfge.reports.run import Run
+from pfge.storage import StorageError
+from tests.reports.made_run import config, make_run, result, write_evaluations, write_results
+
+
+def test_a_finished_run_lacks_nothing(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path / "run"))
+    assert (run.name, run.seeds, run.missing(), run.left_out) == ("made", [1, 2], {}, 0)
+    assert problems(run) == []
+
+
+def test_what_is_unfinished_is_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", methods=["w0", "SWA"])
+    (folder / "config.toml").write_text(config(ensemble__methods=["SWA", "FGE", "PFGE"]))
+    write_results(
+        folder, [result("w0", 1), result("SWA", 1), result("FGE*", 1), result("FGE", 1), result("w0", 2)]
+    )
+    run = Run(folder)
+    assert run.missing() == {1: ["PFGE"], 2: ["FGE", "FGE*", "PFGE", "SWA"]}
+    assert "Seed 1 has no results yet of PFGE." in problems(run)
+    assert any(f"pfge compare --out {folder} continues it" in text for text in problems(run))
+
+
+def test_a_run_without_results_says_how_to_get_them(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    (folder / "results.jsonl").unlink()
+    run = Run(folder)
+    assert problems(run) == [f"There are no results yet. Run pfge compare --out {folder}, or wait for it."]
+    assert report_figures(run) == []
+    assert report_tables(run) == []
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"holds no run: neither config\.toml nor results\.jsonl"):
+        Run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": 3},
+        {"bytes": 0},
+        {"members": None},
+        {"test": {"accuracy": 0.9, "nll": float("nan"), "ece": 0.1}},
+        {"test": {"accuracy": 0.9}},
+        {"test": "good"},
+    ],
+)
+def test_a_line_of_another_format_is_left_out_and_counted(tmp_path: Path, change: dict[str, object]) -> None:
+    folder = make_run(tmp_path / "run")
+    write_results(folder, [result("w0", 1), result("PFGE", 1) | change])
+    run = Run(folder)
+    assert (run.methods, run.left_out) == (["w0"], 1)
+    assert any(text.startswith("1 line of results.jsonl") for text in problems(run))
+
+
+def test_a_line_that_is_being_written_does_not_count_yet(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    write_results(folder, [result("w0", 1)])
+    with (folder / "results.jsonl").open("a") as file:
+        file.write('{"seed": 1, "method": "PF')
+    assert Run(folder).methods == ["w0"]
+
+
+def test_results_of_an_older_version_still_make_a_report(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    new = ("trainings", "calibrated", "calibrated_members")
+    write_results(
+        folder, [{k: v for k, v in result(m, 1).items() if k not in new} for m in ("w0", "FGE", "PFGE")]
+    )
+    run = Run(folder)
+    assert [table.title for table in report_tables(run)] == ["methods"]
+    assert [figure.name for figure in report_figures(run)] == ["tradeoff", "rates", "members"]
+    assert any(text.startswith("No scores of each example for w0, FGE, PFGE") for text in problems(run))
+
+
+def test_a_config_of_another_version_is_shown_and_its_fault_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / "config.toml").write_text(config() + "\n[warp]\nspeed = 9\n")
+    run = Run(folder)
+    assert run.name == "run"
+    assert "speed = 9" in run.config
+    assert any("warp is not a setting" in text for text in problems(run))
+    assert "rates" not in [figure.name for figure in report_figures(run)]
+
+
+def test_evaluated_ensembles_have_tables_of_their_own(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    write_evaluations(folder, seeds=[2], methods=["PFGE"])
+    titles = [table.title for table in report_tables(Run(folder))]
+    assert titles == [
+        "methods",
+        "calibration",
+        "differences from PFGE",
+        "PFGE, seed 2, 4 members: 400 test images of made",
+        "PFGE, seed 2, 4 members: telling 100 images of other from these",
+        "PFGE, seed 2, 4 members: the test images corrupted",
+    ]
+
+
+def test_reading_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    before = sorted(folder.rglob("*"))
+    run = Run(folder)
+    report_figures(run)
+    report_tables(run)
+    problems(run)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_the_environment_may_be_missing(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    assert Run(folder).environment == json.loads((folder / "environment.json").read_text())
+    (folder / "environment.json").unlink()
+    assert Run(folder).environment == {}
