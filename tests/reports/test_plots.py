@@ -38,7 +38,8 @@ def test_every_series_is_drawn_with_its_points_and_its_methods_colour(run: Run) 
 def test_the_trade_off_has_a_log_axis_and_every_method_named(run: Run) -> None:
     drawn = run.plot_tradeoff()
     assert [axes.get_xscale() for axes in drawn.axes] == ["log", "log"]
-    assert {text.get_text() for text in drawn.axes[0].texts} == set(MEMBERS)
+    (legend,) = drawn.legends
+    assert {text.get_text() for text in legend.get_texts()} == {*MEMBERS, "Pareto front"}
 
 
 def test_every_figure_is_a_file_and_the_same_one_each_time(run: Run, tmp_path: Path) -> None:

@@ -2,13 +2,21 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pfge.reports.report import problems, report_figures, report_tables
 from pfge.reports.run import Run
 from pfge.storage import StorageError
-from tests.reports.made_run import config, make_run, result, write_evaluations, write_results
+from tests.reports.made_run import (
+    config,
+    make_run,
+    result,
+    write_connectivity,
+    write_evaluations,
+    write_results,
+)
 
 
 def test_a_finished_run_lacks_nothing(tmp_path: Path) -> None:
@@ -121,3 +129,43 @@ def test_the_environment_may_be_missing(tmp_path: Path) -> None:
     assert Run(folder).environment == json.loads((folder / "environment.json").read_text())
     (folder / "environment.json").unlink()
     assert Run(folder).environment == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "lost"),
+    [
+        ("each", {"test": [{"accuracy": 0.9, "nll": 0.2}]}, {"each", "growing"}),  # of four members
+        ("growing", {"test": [{"nll": 1.0}] * 4}, {"each", "growing"}),
+        ("member_iterations", None, {"member_iterations", "each", "growing"}),
+        ("member_iterations", [None] * 4, {"member_iterations", "each", "growing"}),
+        ("calibrated", {"temperature": "hot"}, {"calibrated", "calibrated_members"}),
+        ("calibrated_members", [1.5], {"calibrated", "calibrated_members"}),
+    ],
+)
+def test_extras_of_another_format_are_left_out_alone(
+    tmp_path: Path, key: str, value: Any, lost: set[str]
+) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    whole = result("PFGE", 1)
+    write_results(folder, [whole | {key: value}])
+    run = Run(folder)
+    (row,) = run.results
+    assert row.keys() == whole.keys() - lost
+    assert report_tables(run)
+    assert report_figures(run)
+
+
+def test_curves_and_evaluations_of_another_format_are_left_out(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    write_connectivity(folder)
+    write_evaluations(folder, seeds=[1], methods=["PFGE"])
+    lines = [json.loads(line) for line in (folder / "connectivity.jsonl").read_text().splitlines()]
+    lines[0]["trace"]["values"]["test_error"].pop()
+    del lines[1]["trace"]
+    (folder / "connectivity.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluation = folder / "seed-1" / "ensembles" / "PFGE" / "evaluation.json"
+    assert len(Run(folder).evaluations) == 1
+    evaluation.write_text(json.dumps({"test": {"accuracy": 0.9}}))
+    run = Run(folder)
+    assert [line["method"] for line in run.connectivity] == ["FGE"]
+    assert run.evaluations == []

@@ -94,12 +94,12 @@ def rates(run: Run) -> Figure | None:
     )
 
 
-def _rate_panel(setting: Setting, method: str, collected: Sequence[Any], title: str) -> Panel:
+def _rate_panel(setting: Setting, method: str, collected: Sequence[int], title: str) -> Panel:
     schedule = setting.schedule(method)
     places = _places(setting.iterations, setting.cycle)
     if method == "Snapshot":
         places = _places(setting.iterations, setting.period, ANNEALING_POINTS)
-    members = [iteration for iteration in collected if isinstance(iteration, int) and iteration >= 1]
+    members = [iteration for iteration in collected if iteration >= 1]
     series = [Series("learning rate", places, [schedule(i) for i in places], shape="line")]
     if method == "PFGE":
         first = setting.phase or setting.cycle

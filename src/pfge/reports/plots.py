@@ -47,7 +47,7 @@ def plot(figure: Figure) -> Plot:
         for place, panel in enumerate(figure.panels, 1):
             _draw(drawn.add_subplot(rows, columns, place), panel, by_method)
         named = [axes for axes in drawn.axes if axes.get_legend_handles_labels()[1]]
-        if named and not figure.panels[0].labelled:
+        if named:
             handles, labels = zip(
                 *(pair for axes in named for pair in zip(*axes.get_legend_handles_labels(), strict=True)),
                 strict=True,
@@ -83,15 +83,9 @@ def _draw(axes: Axes, panel: Panel, by_method: Mapping[str, Look]) -> None:
         axes.set_xscale("log")
     for series in panel.series:
         _draw_series(axes, series, by_method.get(series.method, NEUTRAL))
-    if panel.labelled:
-        for series in panel.series:
-            if series.method:
-                axes.annotate(
-                    series.label, (series.x[0], series.y[0]), (6, 3), textcoords="offset points", fontsize=8
-                )
     if panel.x_ticks:
         places, names = zip(*panel.x_ticks, strict=True)
-        axes.set_xticks(places, names, rotation=20 if max(map(len, names)) > 8 else 0, ha="right")
+        axes.set_xticks(places, names)
         axes.minorticks_off()
 
 
@@ -113,7 +107,7 @@ def _draw_series(axes: Axes, series: Series, look: Look) -> None:
     if series.error is None:
         return
     if series.shape == "marks":
-        axes.errorbar(series.x, series.y, series.error, fmt="none", ecolor=color, elinewidth=1, capsize=2)
+        axes.errorbar(series.x, series.y, series.error, fmt="none", ecolor=color, elinewidth=1, alpha=0.6)
     elif not series.faint:
         low, high = (
             [y + sign * error for y, error in zip(series.y, series.error, strict=True)] for sign in (-1, 1)

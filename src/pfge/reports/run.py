@@ -11,7 +11,7 @@ from pfge.lab.results import read_results
 from pfge.lab.run_folder import RunFolder
 from pfge.methods import METHODS, Setting
 from pfge.reports.comparison import by_method
-from pfge.reports.whole_rows import whole_rows
+from pfge.reports.whole_rows import is_whole_evaluation, whole_rows, whole_traces
 from pfge.storage import StorageError, read_json_object
 
 if TYPE_CHECKING:
@@ -72,16 +72,17 @@ class Run:
     @cached_property
     def connectivity(self) -> list[dict[str, Any]]:
         """The curves between members, if there are any."""
-        return read_results(self.folder.path / "connectivity.jsonl")
+        return whole_traces(read_results(self.folder.path / "connectivity.jsonl"))
 
     @cached_property
     def evaluations(self) -> list[tuple[int, str, dict[str, Any]]]:
         """What was found on unknown and corrupted inputs: the seed, the method, and the numbers."""
         return [
-            (seed, method, read_json_object(file))
+            (seed, method, found)
             for method in self.methods
             for seed in self.seeds
             if (file := self.folder.ensemble(seed, method) / "evaluation.json").is_file()
+            and is_whole_evaluation(found := read_json_object(file))
         ]
 
     @property

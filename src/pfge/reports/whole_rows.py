@@ -1,27 +1,99 @@
-"""Which lines of results a report can use: other versions may write others, and people edit them."""
+"""What of a run's files a report can use: other versions may write other keys, and people edit files."""
 
 from math import isfinite
 from typing import Any
 
+from pfge.reports.calibration import assessment_tables
+
 METRICS = ("accuracy", "nll", "ece")
 COUNTS = ("members", "bytes", "bytes_of_one")
+TRACED = ("train_loss", "test_error")
 
 
 def whole_rows(results: list[Any], part: str = "test") -> list[dict[str, Any]]:
-    """Return the results that have all that every table needs."""
-    return [row for row in results if isinstance(row, dict) and _is_whole(row, part)]
+    """Return the results that have all that every table needs, without extras that only look right."""
+    rows = [row for row in results if isinstance(row, dict) and _is_whole(row, part)]
+    return [{key: value for key, value in row.items() if key not in _unusable(row, part)} for row in rows]
+
+
+def whole_traces(results: list[Any]) -> list[dict[str, Any]]:
+    """Return the curves between members that can be drawn."""
+    return [row for row in results if isinstance(row, dict) and _is_trace(row)]
+
+
+def is_whole_evaluation(found: dict[str, Any]) -> bool:
+    """Tell whether an evaluation has the numbers that its tables show."""
+    try:
+        assessment_tables(found)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
+    return _are_metrics(found["test"]) and isinstance(found.get("members"), int)
 
 
 def _is_whole(row: dict[str, Any], part: str) -> bool:
-    metrics = row.get(part)
     return (
         isinstance(row.get("method"), str)
         and all(type(row.get(key)) is int for key in ("seed", "iterations", *COUNTS))
         and all(row[key] > 0 for key in COUNTS)
-        and isinstance(metrics, dict)
-        and all(_is_finite(metrics.get(key)) for key in METRICS)
+        and _are_metrics(row.get(part))
     )
 
 
+def _unusable(row: dict[str, Any], part: str) -> set[str]:
+    """Return the keys of what is there but not as a report needs it."""
+    found = set()
+    iterations = row.get("member_iterations")
+    if not isinstance(iterations, list) or not all(type(iteration) is int for iteration in iterations):
+        found |= {"member_iterations", "each", "growing"}  # samples, as SWAG's, have no iteration
+    elif not all(_are_members(row.get(key), part, len(iterations)) for key in ("each", "growing")):
+        found |= {"each", "growing"}
+    calibrated, of_members = row.get("calibrated"), row.get("calibrated_members")
+    if not (
+        isinstance(calibrated, dict)
+        and isinstance(of_members, dict)
+        and _is_finite(calibrated.get("temperature"))
+        and _are_metrics(calibrated.get(part))
+        and _are_metrics(of_members.get(part))
+    ):
+        found |= {"calibrated", "calibrated_members"}
+    return found
+
+
+def _are_members(found: Any, part: str, count: int) -> bool:
+    of_part = found.get(part) if isinstance(found, dict) else None
+    return (
+        isinstance(of_part, list)
+        and len(of_part) == count
+        and all(
+            isinstance(m, dict) and _is_number(m.get("accuracy")) and _is_number(m.get("nll"))
+            for m in of_part
+        )
+    )
+
+
+def _is_trace(row: dict[str, Any]) -> bool:
+    trace, members = row.get("trace"), row.get("members")
+    values = trace.get("values") if isinstance(trace, dict) else None
+    t = trace.get("t") if isinstance(trace, dict) else None
+    return (
+        isinstance(row.get("method"), str)
+        and "seed" in row
+        and isinstance(members, list)
+        and len(members) == 2
+        and isinstance(values, dict)
+        and isinstance(t, list)
+        and all(isinstance(values.get(name), list) and len(values[name]) == len(t) for name in TRACED)
+        and all(_is_number(value) for name in TRACED for value in [*t, *values[name]])
+    )
+
+
+def _are_metrics(found: Any) -> bool:
+    return isinstance(found, dict) and all(_is_finite(found.get(name)) for name in METRICS)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
 def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and isfinite(value)
+    return _is_number(value) and isfinite(value)
