@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pfge.methods import make_collector
 from pfge.reports import figures
 from pfge.reports.comparison import Number, Row
 from pfge.reports.figure import Figure, Panel, Series, figure_of
@@ -93,6 +94,28 @@ def test_pfge_averages_every_cycle_and_has_a_member_every_period(run: Run) -> No
     assert drawn(figure, 1, "PFGE averages").x == list(range(20, 401, 20))
     assert drawn(figure, 1, "PFGE members").x == [100, 200, 300, 400]
     assert figure.panels[1].guides == [100, 200, 300, 400]
+
+
+@pytest.mark.filterwarnings("ignore:period=")
+@pytest.mark.parametrize("variant", ["paper", "reference"])
+@pytest.mark.parametrize(("cycle", "period"), [(4, 10), (20, 100), (7, 30)])
+def test_the_collector_takes_weights_where_the_figure_says(
+    tmp_path: Path, cycle: int, period: int, variant: str
+) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    chosen = config(ensemble__cycle=cycle, ensemble__period=period, ensemble__variant=variant)
+    (folder / "config.toml").write_text(chosen)
+    members = list(range(period, 401, period))
+    numbers = result("PFGE", 1)["each"]["test"][0]
+    of_members = {"test": [numbers] * len(members)}
+    row = result("PFGE", 1) | {"member_iterations": members, "each": of_members, "growing": of_members}
+    write_results(folder, [row])
+    run = Run(folder)
+    assert run.setting is not None
+    collector = make_collector("PFGE", run.setting)
+    figure = figures.rates(run)
+    taken = {*drawn(figure, 0, "PFGE averages").x, *drawn(figure, 0, "PFGE members").x}
+    assert taken == {i for i in range(1, 401) if collector.due(i)}
 
 
 def test_epochs_become_the_iterations_that_were_run(tmp_path: Path) -> None:

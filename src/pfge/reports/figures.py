@@ -102,8 +102,7 @@ def _rate_panel(setting: Setting, method: str, collected: Sequence[int], title: 
     members = [iteration for iteration in collected if iteration >= 1]
     series = [Series("learning rate", places, [schedule(i) for i in places], shape="line")]
     if method == "PFGE":
-        first = setting.phase or setting.cycle
-        averaged = list(range(first, setting.iterations + 1, setting.cycle))
+        averaged = _averaged(setting)
         series.append(
             Series(
                 "PFGE averages", averaged, [schedule(i) for i in averaged], method, shape="marks", faint=True
@@ -112,6 +111,17 @@ def _rate_panel(setting: Setting, method: str, collected: Sequence[int], title: 
     series.append(Series(f"{method} members", members, [schedule(i) for i in members], method, shape="marks"))
     periods = range(setting.period, setting.iterations + 1, setting.period)
     return Panel(title, "iteration", "learning rate", series, guides=[*periods] if method == "PFGE" else [])
+
+
+def _averaged(setting: Setting) -> list[int]:
+    """Return where PFGE averages weights: cycles count anew from the start of every period."""
+    first = setting.phase or setting.cycle
+    return [
+        start + since
+        for start in range(0, setting.iterations, setting.period)
+        for since in range(first, setting.period + 1, setting.cycle)
+        if start + since <= setting.iterations
+    ]
 
 
 def _places(iterations: int, cycle: int, inside: int = 2) -> list[int]:
