@@ -20,6 +20,7 @@ from tests.reports.made_run import (
     write_evaluations,
     write_results,
 )
+from tests.reports.test_landscape_figure import FOUND
 
 
 class Read(HTMLParser):
@@ -179,3 +180,16 @@ def test_five_seeds_of_seven_methods_are_a_small_page_made_quickly(tmp_path: Pat
     page = make_page([Run(folder)])
     assert time.process_time() - start < 5  # seconds; a machine that is busy with others counts less
     assert len(page.encode()) < 6_000_000
+
+
+def test_the_loss_plane_is_drawn_where_it_was_measured(folder: Path) -> None:
+    assert "The loss plane" not in page_of(folder).text
+    (folder / "landscape.json").write_text(json.dumps(FOUND))
+    assert "The loss plane" in page_of(folder).text
+
+
+def test_a_loss_plane_with_markup_is_left_out(folder: Path) -> None:
+    (folder / "landscape.json").write_text(json.dumps(FOUND | {"members": ["<script>", 2, 3]}))
+    assert "The loss plane" not in page_of(folder).text
+    (folder / "landscape.json").write_text(json.dumps(FOUND | {"quantity": "<script>"}))
+    assert "The loss plane" not in page_of(folder).text

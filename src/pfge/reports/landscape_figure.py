@@ -18,7 +18,11 @@ Place = tuple[float, float]
 
 
 def draw_landscape(found: dict[str, Any]) -> str:
-    """Return the figure of what `make_landscape` found; colors are spaced by the logarithm."""
+    """Return the figure of what `make_landscape` found; colors are spaced by the logarithm.
+
+    Only numbers and known names go into it, so that a file from a stranger cannot bring markup along.
+    """
+    found = found | {"members": [int(number) for number in found["members"]]}
     xs, ys = found["x"], found["y"]
 
     def place(point: Sequence[float]) -> Place:

@@ -11,6 +11,7 @@ from pfge.lab.results import read_results
 from pfge.lab.run_folder import RunFolder
 from pfge.methods import METHODS, Setting
 from pfge.reports.comparison import by_method
+from pfge.reports.landscape_figure import draw_landscape
 from pfge.reports.whole_rows import is_whole_evaluation, whole_rows, whole_traces
 from pfge.storage import StorageError, read_json_object
 
@@ -73,6 +74,15 @@ class Run:
     def connectivity(self) -> list[dict[str, Any]]:
         """The curves between members, if there are any."""
         return whole_traces(read_results(self.folder.path / "connectivity.jsonl"))
+
+    @cached_property
+    def landscape(self) -> str:
+        """The picture of the loss plane as SVG, "" if there is none that this version can draw."""
+        file = self.folder.path / "landscape.json"
+        try:
+            return draw_landscape(read_json_object(file)) if file.is_file() else ""
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            return ""
 
     @cached_property
     def evaluations(self) -> list[tuple[int, str, dict[str, Any]]]:

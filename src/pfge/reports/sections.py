@@ -35,6 +35,11 @@ def run_section(run: Run, key: str) -> tuple[str, dict[str, Figure]]:
         ("trust", "Can it be trusted?", ["reliability", "corruptions", "unknown-inputs"]),
     ):
         html = _figures(figures, wanted, key)
+        if name == "path" and run.landscape:
+            html += (
+                "<figure><figcaption><h3>The loss plane</h3><p>What lies off the plane is drawn where its "
+                f'shadow falls.</p></figcaption><div class="scroll">{run.landscape}</div></figure>'
+            )
         if name == "trust" and len(tables) > len(of_methods):
             single = "".join(_sheet(table) for table in tables if table not in of_methods)
             html += f"<details><summary>Every ensemble that was evaluated</summary>{single}</details>"
