@@ -34,6 +34,7 @@ from pfge.lab.mc_dropout import has_dropout
 from pfge.lab.models import build_model
 from pfge.lab.progress import Reporter
 from pfge.lab.run_folder import RunFolder
+from pfge.lab.run_logs import Log, open_log
 from pfge.weights import Weights, count_bytes, view_weights
 
 
@@ -67,6 +68,12 @@ class Bench:
             **self.experiment.model.options | options,
         )
         return self.engine.place(model)
+
+    def open_log(self, work: str) -> Log | None:
+        """Return the log that a path's loss and rates go to, if the experiment wants one."""
+        if not self.engine.is_first:
+            return None
+        return open_log(self.experiment.engine.logger, self.folder.path / "logs", work)
 
     def _require_fitting_model(self) -> None:
         """Try the model on an image before any work goes into it."""

@@ -124,6 +124,7 @@ def _walk(
         checkpoint_seconds=bench.experiment.engine.checkpoint_seconds,
         reporter=bench.reporter,
         name=f"seed {seed}: {name}",
+        log=bench.open_log(f"seed {seed}: {name}"),
         start=folder / start if start else None,
         on_update=on_update,
     )

@@ -157,6 +157,7 @@ class EngineSettings:
     channels_last: bool = True
     compile: bool = False
     checkpoint_seconds: float = 60.0
+    logger: str = ""  # of loss and rate: csv, tensorboard, or a function of your own, package.module:name
 
 
 @dataclass(frozen=True)

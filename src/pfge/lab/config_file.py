@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pfge.lab.config import ConfigError, Experiment, flatten
 
-WITHOUT_EFFECT = ("data.root", "data.download", "data.workers", "engine.checkpoint_seconds")
+WITHOUT_EFFECT = ("data.root", "data.download", "data.workers", "engine.checkpoint_seconds", "engine.logger")
 """Settings that a run may be continued with when they have changed, beside those in [connect].
 
 What is computed by those keeps them itself.

@@ -106,4 +106,5 @@ def _train(bench: Bench, seed: int, model: nn.Module, checkpoint: Path, name: st
         checkpoint_seconds=bench.experiment.engine.checkpoint_seconds,
         reporter=bench.reporter,
         name=name,
+        log=bench.open_log(name),
     )

@@ -13,6 +13,7 @@ from pfge.lab.data import Batch, TrainingSource
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.engine import Engine
 from pfge.lab.progress import Reporter
+from pfge.lab.run_logs import Log
 from pfge.training import follow
 from pfge.trajectory import Trajectory
 
@@ -30,6 +31,7 @@ def walk(
     name: str,
     start: Path | None = None,
     on_update: Callable[[], None] | None = None,
+    log: Log | None = None,
 ) -> None:
     """Train up to an iteration, from the checkpoint if there is one, and leave one at the end.
 
@@ -48,6 +50,7 @@ def walk(
         name: What to call this work there.
         start: A checkpoint to begin from while there is none of this path.
         on_update: Called after each update, before a checkpoint of it.
+        log: Takes the loss and the rate.
     """
     # First, as it may change the type of the weights, which the optimizer's state is loaded in.
     model = engine.wrap(trajectory.model, trajectory.optimizer)
@@ -79,6 +82,8 @@ def walk(
             if iteration == iterations or iteration % 10 == 0:
                 rate = trajectory.optimizer.param_groups[0]["lr"]
                 advance(iteration, f"loss {value.item():.4f}  rate {rate:.2g}")
+                if log is not None:
+                    log.log_metrics({"loss": value.item(), "rate": rate}, iteration)
 
         follow(
             trajectory,
@@ -88,4 +93,6 @@ def walk(
             on_update=after,
             backward=engine.backward,
         )
+    if log is not None:
+        log.finalize("success")
     engine.wait_for_all()

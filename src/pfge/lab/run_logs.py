@@ -1,0 +1,54 @@
+"""Loss and rate along a path for those who watch: as CSV, in TensorBoard, or a logger of their own."""
+
+import pkgutil
+import re
+from pathlib import Path
+from typing import Protocol, cast
+
+from lightning_fabric.loggers.csv_logs import CSVLogger
+from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+from pfge.lab.config import ConfigError
+
+KINDS = ("csv", "tensorboard", "package.module:function")
+
+
+class Log(Protocol):
+    """What Fabric's loggers and many others can do."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        """Note numbers of an iteration."""
+
+    def finalize(self, status: str) -> None:
+        """Write what is not written yet."""
+
+
+def open_log(kind: str, folder: Path, work: str) -> Log | None:
+    """Return the log of a piece of work; a run that is continued gets a new version beside the old one.
+
+    Args:
+        kind: "csv", "tensorboard", "" for none, or a function of your own that is called with the folder
+            and the name, as `package.module:function`.
+        folder: Where logs are kept, a folder for each piece of work.
+        work: What it is called, as "seed 1: PFGE".
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", work.lower()).strip("-")
+    if not kind:
+        return None
+    if kind == "csv":
+        # At once: who is killed leaves no later moment.
+        return cast(Log, CSVLogger(folder, name, flush_logs_every_n_steps=1))
+    if kind == "tensorboard":
+        try:
+            return cast(Log, TensorBoardLogger(folder, name))
+        except ModuleNotFoundError:
+            raise ConfigError(
+                "engine.logger = 'tensorboard' needs the package tensorboard; pip install tensorboard, or "
+                "choose csv"
+            ) from None
+    if ":" not in kind:
+        raise ConfigError(f"engine.logger must be one of {', '.join(KINDS)}, got {kind!r}")
+    try:
+        return cast(Log, pkgutil.resolve_name(kind)(folder, name))
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"engine.logger {kind!r} cannot be imported: {error}") from None
