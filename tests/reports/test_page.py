@@ -1,8 +1,10 @@
 """The page as a text: whole, self-contained, and safe whatever a run is called."""
 
 import json
+import os
 import re
 import time
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,26 @@ def test_the_best_is_bold_and_pfge_stands_out(folder: Path) -> None:
     text = make_page([Run(folder)])
     assert "<strong>94.25 ± 0.25</strong>" in text  # FGE's accuracy
     assert '<tr class="strong"><td>PFGE</td>' in text
+
+
+@pytest.mark.parametrize(
+    ("started", "expected"),
+    [
+        ("2026-01-02T03:04:05+00:00", "1:02:05 from the start to the last result, pauses included"),
+        ("2026-01-02T09:00:00+00:00", None),
+        ("yesterday", None),
+        (None, None),
+    ],
+)
+def test_the_duration_is_told_where_it_is_known(
+    folder: Path, started: str | None, expected: str | None
+) -> None:
+    end = datetime(2026, 1, 2, 4, 6, 10, tzinfo=UTC).timestamp()
+    os.utime(folder / "results.jsonl", (end, end))
+    (folder / "environment.json").write_text(json.dumps({"started": started}))
+    text = page_of(folder).text
+    assert ("from the start to the last result" in text) == (expected is not None)
+    assert expected is None or expected in text
 
 
 def test_the_same_run_gives_the_same_page(folder: Path) -> None:

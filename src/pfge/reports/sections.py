@@ -1,7 +1,7 @@
 """A run's part of the page as HTML; every text from a run is escaped here."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from html import escape
 
 from pfge.reports.comparison import BEST, by_method
@@ -158,10 +158,9 @@ def _duration(run: Run) -> str:
         seconds = run.folder.results.stat().st_mtime - datetime.fromisoformat(started).timestamp()
     except ValueError:
         return ""
-    if seconds < 0:
+    if seconds < 0:  # a copy may have lost the time of the file
         return ""
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min from the start to the last result, pauses included"
+    return f"{timedelta(seconds=round(seconds))} from the start to the last result, pauses included"
 
 
 def _files(run: Run) -> str:
