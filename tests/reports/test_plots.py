@@ -35,6 +35,13 @@ def test_every_series_is_drawn_with_its_points_and_its_methods_colour(run: Run) 
             assert to_hex(line.get_color()) == looks([series.method])[series.method].light
 
 
+def test_a_notebook_shows_a_figure_by_itself(run: Run) -> None:
+    shown = run.plot_tradeoff()._repr_png_()
+    width, height = (int.from_bytes(shown[place : place + 4]) for place in (16, 20))
+    assert shown.startswith(b"\x89PNG")
+    assert (width, height) == (840, 360)  # two panels of 4.2 by 3.2 inches and the legend, at 100 dots each
+
+
 def test_the_trade_off_has_a_log_axis_and_every_method_named(run: Run) -> None:
     drawn = run.plot_tradeoff()
     assert [axes.get_xscale() for axes in drawn.axes] == ["log", "log"]

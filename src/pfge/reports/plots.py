@@ -1,5 +1,6 @@
 """Figures for papers and notebooks, drawn by matplotlib."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from pfge.storage import atomic_path
 
 try:
     import matplotlib as mpl
+    from matplotlib import figure as mpl_figure
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Plot
 except ImportError as error:
     raise ImportError("figures are drawn by matplotlib; install it by pip install 'pfge[figures]'") from error
 
@@ -35,6 +36,16 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a method's name may hold a dollar
 }
+
+
+class Plot(mpl_figure.Figure):
+    """A figure that notebooks show by themselves, whichever backend they have, or none."""
+
+    def _repr_png_(self) -> bytes:
+        out = io.BytesIO()
+        with mpl.rc_context(STYLE):
+            self.savefig(out, format="png", dpi=100)
+        return out.getvalue()
 
 
 def plot(figure: Figure) -> Plot:

@@ -16,7 +16,7 @@ from pfge.reports.whole_rows import is_whole_evaluation, whole_rows, whole_trace
 from pfge.storage import StorageError, read_json_object
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Plot
+    from pfge.reports.plots import Plot
 
 
 class Run:
