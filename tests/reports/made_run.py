@@ -142,9 +142,14 @@ def write_connectivity(folder: Path) -> None:
     """Write three curves: two of PFGE, 1 and 3 high in the middle, and one of FGE, 5 high."""
     lines = []
     for method, pair, height in (("PFGE", 1, 1.0), ("PFGE", 2, 3.0), ("FGE", 1, 5.0)):
-        values = {"train_loss": [0.0, height, 0.0], "test_error": [0.1, 0.1 + height / 100, 0.1]}
+        values = {
+            "train_loss": [0.0, height, 0.0],
+            "train_error": [0.0, height / 100, 0.0],
+            "test_error": [0.1, 0.1 + height / 100, 0.1],
+        }
         trace = {"t": [0.0, 0.5, 1.0], "values": values, "squared_norms": [1.0, 1.0, 1.0]}
+        settings = {"weight_decay": 1e-4}
         lines.append(
-            {"seed": 1, "method": method, "members": [pair, pair + 1], "settings": {}, "trace": trace}
+            {"seed": 1, "method": method, "members": [pair, pair + 1], "settings": settings, "trace": trace}
         )
     (folder / "connectivity.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

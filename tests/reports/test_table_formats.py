@@ -7,7 +7,7 @@ from pathlib import Path
 from pfge.reports.comparison import to_markdown
 from pfge.reports.report import report_tables
 from pfge.reports.run import Run
-from pfge.reports.run_tables import Table
+from pfge.reports.table import Table
 from pfge.reports.table_formats import to_csv, to_latex
 from tests.reports.made_run import make_run
 

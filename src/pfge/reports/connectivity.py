@@ -5,7 +5,7 @@ from typing import Any
 
 from pfge.curve_trace import CurveTrace, mode_connectivity
 from pfge.reports.comparison import Number, by_method
-from pfge.reports.run_tables import Table
+from pfge.reports.table import Table
 
 ABOUT = "mean over pairs, ± standard error if there are two or more"
 

@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 from pfge.reports import figures, trust_figures
 from pfge.reports.calibration import assessment_tables
+from pfge.reports.connectivity import connectivity_tables
 from pfge.reports.figure import Figure
 from pfge.reports.run import Run
-from pfge.reports.run_tables import Table, run_tables
+from pfge.reports.run_tables import run_tables
+from pfge.reports.table import Table
 
 FIGURES: tuple[Callable[[Run], Figure | None], ...] = (
     figures.tradeoff,
@@ -27,6 +29,7 @@ def report_figures(run: Run) -> list[Figure]:
 def report_tables(run: Run) -> list[Table]:
     """Return the tables that a run has the results for: of methods first, then of single ensembles."""
     tables = run_tables(run.folder, run.results) if run.results else []
+    tables += connectivity_tables(run.connectivity) if run.connectivity else []
     for seed, method, found in run.evaluations:
         about = f"{method}, seed {seed}, {found['members']} members"
         tables += [

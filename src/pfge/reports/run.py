@@ -73,7 +73,7 @@ class Run:
     @cached_property
     def connectivity(self) -> list[dict[str, Any]]:
         """The curves between members, if there are any."""
-        return whole_traces(read_results(self.folder.path / "connectivity.jsonl"))
+        return whole_traces(read_results(self.folder.connectivity))
 
     @cached_property
     def landscape(self) -> str:

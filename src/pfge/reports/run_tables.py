@@ -1,24 +1,14 @@
 """The tables of a run folder, for a terminal or a page: methods, calibration, differences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pfge.lab.run_folder import RunFolder
 from pfge.reports import calibration, comparison, differences
 from pfge.reports.comparison import BEST, by_method, comparison_cells, summarize
+from pfge.reports.table import Table
 
 REFERENCE = "PFGE"
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table as text."""
-
-    title: str
-    columns: Sequence[str]
-    cells: list[list[str]]
-    note: str
 
 
 def run_tables(folder: RunFolder, results: Sequence[dict[str, Any]], part: str = "test") -> list[Table]:

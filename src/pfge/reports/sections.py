@@ -9,8 +9,9 @@ from pfge.reports.figure import Figure
 from pfge.reports.figures import show_bytes
 from pfge.reports.report import problems, report_figures, report_tables
 from pfge.reports.run import Run
-from pfge.reports.run_tables import REFERENCE, Table
+from pfge.reports.run_tables import REFERENCE
 from pfge.reports.summary import findings
+from pfge.reports.table import Table
 from pfge.reports.table_formats import split_reference_rows
 from pfge.storage import checksum
 

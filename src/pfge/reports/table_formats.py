@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pfge.reports.comparison import BEST
-from pfge.reports.run_tables import Table
+from pfge.reports.table import Table
 
 REFERENCE_ROWS = ("w0", "FGE", "SWAG")
 """Methods that others are judged by: the start, and those that need many times the memory."""

@@ -7,7 +7,7 @@ from pfge.reports.calibration import assessment_tables
 
 METRICS = ("accuracy", "nll", "ece")
 COUNTS = ("members", "bytes", "bytes_of_one")
-TRACED = ("train_loss", "test_error")
+TRACED = ("train_loss", "train_error", "test_error")
 
 
 def whole_rows(results: list[Any], part: str = "test") -> list[dict[str, Any]]:
@@ -72,18 +72,21 @@ def _are_members(found: Any, part: str, count: int) -> bool:
 
 
 def _is_trace(row: dict[str, Any]) -> bool:
-    trace, members = row.get("trace"), row.get("members")
-    values = trace.get("values") if isinstance(trace, dict) else None
-    t = trace.get("t") if isinstance(trace, dict) else None
+    members, settings = row.get("members"), row.get("settings")
+    match row.get("trace"):
+        case {"t": [*t], "squared_norms": [*norms], "values": {**values}}:
+            columns = [t, norms, *(values.get(name) for name in TRACED)]
+        case _:
+            return False
     return (
         isinstance(row.get("method"), str)
         and "seed" in row
         and isinstance(members, list)
         and len(members) == 2
-        and isinstance(values, dict)
-        and isinstance(t, list)
-        and all(isinstance(values.get(name), list) and len(values[name]) == len(t) for name in TRACED)
-        and all(_is_number(value) for name in TRACED for value in [*t, *values[name]])
+        and all(isinstance(column, list) and len(column) == len(t) for column in columns)
+        and all(_is_number(value) for column in columns for value in column or [])
+        and isinstance(settings, dict)
+        and _is_number(settings.get("weight_decay"))
     )
 
 
