@@ -75,7 +75,7 @@ def _is_trace(row: dict[str, Any]) -> bool:
     members, settings = row.get("members"), row.get("settings")
     match row.get("trace"):
         case {"t": [*t], "squared_norms": [*norms], "values": {**values}}:
-            columns = [t, norms, *(values.get(name) for name in TRACED)]
+            columns: list[Any] = [t, norms, *(values.get(name) for name in TRACED)]
         case _:
             return False
     return (
