@@ -94,9 +94,10 @@ def test_a_killed_command_ends_with_the_bytes_of_one_that_was_not(workplace: Pat
         kill_when(start(workplace, out), reached, delay=random_delay.uniform(0, 0.08))
     finish(start(workplace, out))
     finish(start(workplace, workplace / "whole"))
-    assert len(outcome(out)) == 1 + 1 + 4 + (1 + 12 + 12 + 4)  # results, w0, manifests and members
+    # results, w0, manifests, members, and the scores of w0, four methods and two starred ones
+    assert len(outcome(out)) == 1 + 1 + 4 + (1 + 12 + 12 + 4) + 7
     assert outcome(out) == outcome(workplace / "whole")
-    assert sorted(file.name for file in seed.iterdir()) == ["ensembles", "w0.safetensors"]
+    assert sorted(file.name for file in seed.iterdir()) == ["ensembles", "scores", "w0.safetensors"]
 
 
 def test_a_second_process_on_the_same_folder_is_refused(workplace: Path) -> None:
@@ -104,8 +105,9 @@ def test_a_second_process_on_the_same_folder_is_refused(workplace: Path) -> None
     first = start(workplace, out)
     try:
         deadline = time.monotonic() + PATIENCE
-        while not (out / "config.toml").exists() and time.monotonic() < deadline:
+        while not (out / "config.toml").exists() and first.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
+        assert first.poll() is None, first.communicate()[1]
         first.send_signal(signal.SIGSTOP)  # so that it cannot end before the second begins
         second = start(workplace, out)
         _, errors = second.communicate(timeout=PATIENCE)
