@@ -195,4 +195,8 @@ def test_a_kill_before_any_change_to_the_file_system_is_survived(tmp_path: Path)
     assert methods == ["w0", "SWA", "FGE*", "FGE", "PFGE"]
     for path in runs:
         assert outcome(path) == whole, path.name
-        assert sorted(file.name for file in (path / "seed-1").iterdir()) == ["ensembles", "w0.safetensors"]
+        assert sorted(file.name for file in (path / "seed-1").iterdir()) == [
+            "ensembles",
+            "scores",
+            "w0.safetensors",
+        ]
