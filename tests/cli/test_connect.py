@@ -43,7 +43,7 @@ def refused(captured: Captured, *arguments: str) -> str:
 def test_three_tables_and_a_figure_that_are_the_same_again(capsys: Captured, folder: Path) -> None:
     assert main(["connect", str(folder), "--pairs", "1"]) == 0
     printed = capsys.readouterr().out
-    assert [row[:2] for row in cells(printed)] == [["PFGE", "1"], ["FGE", "1"]] * 3
+    assert [row[:2] for row in cells(printed)] == [["FGE", "1"], ["PFGE", "1"]] * 3
     for title in ("test error along the curve, %", "training loss along the curve", "mode connectivity"):
         assert title in printed
     figure = (folder / "connectivity.svg").read_bytes()

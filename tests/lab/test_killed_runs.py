@@ -41,9 +41,9 @@ SETTINGS = (
     "data.batch_norm_images=500",
     "pretrain.epochs=3",
     "ensemble.unit=iterations",
-    "ensemble.cycle=20",
-    "ensemble.period=60",
-    "ensemble.length=240",
+    "ensemble.cycle=10",
+    "ensemble.period=30",
+    "ensemble.length=120",
     "engine.checkpoint_seconds=0",  # after every update, so that no stage is over before it is killed
 )
 
