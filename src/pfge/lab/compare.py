@@ -161,6 +161,8 @@ def _tidy(folder: Path) -> None:
     shutil.rmtree(folder / MEMBERS, ignore_errors=True)
     # A deep ensemble has the later w0s as its members.
     for file in (
-        f for pattern in ("*.checkpoint", ".*.part", "w0-*.safetensors") for f in folder.glob(pattern)
+        f
+        for pattern in ("*.checkpoint", ".*.part", "scores/.*.part", "w0-*.safetensors")
+        for f in folder.glob(pattern)
     ):
         file.unlink()
