@@ -18,7 +18,7 @@ ROWS: list[set[str]] = [
     {"trajectory", "ensemble", "curve_trace"},
     {"training", "cascade"},
     {"methods", "cascade_fit"},
-    {"lab", "compression"},
+    {"lab", "compression", "export"},
     {"reports"},
     {"cli"},
 ]
@@ -54,6 +54,7 @@ def test_importing_pfge_loads_torch_and_safetensors_only() -> None:
         "torchvision",
         "torchmetrics",
         "PIL",
+        "onnx",
         "torch._dynamo",
         "pfge.lab",
         "pfge.cli",

@@ -69,7 +69,7 @@ class Ensemble:
         self.iterations = list(iterations) if iterations is not None else [None] * len(members)
         self.temperatures = temperatures
         self.device = torch.device("cpu")
-        self._forward = forward or call_model
+        self.forward = forward or call_model
         self._module: nn.Module | None = None
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class Ensemble:
             method=self.method,
             model=self.model,
             iterations=self.iterations if iterations is None else iterations,
-            forward=self._forward,
+            forward=self.forward,
             temperatures=temperatures,
         )
         ensemble.device = self.device
@@ -168,7 +168,7 @@ class Ensemble:
         fresh: list[Weights] = []
         for module in self._modules():
             refresh_batch_norm(
-                module, inputs, forward=forward or self._forward, across_processes=across_processes
+                module, inputs, forward=forward or self.forward, across_processes=across_processes
             )
             live = view_weights(module)
             fresh.append({name: live[name].to("cpu", copy=True) for name in buffer_names(module)})
@@ -290,7 +290,7 @@ class Ensemble:
 
     @torch.no_grad()
     def _probabilities(self, module: nn.Module, x: Any, temperature: float) -> Tensor:
-        logits = self._forward(module, x)
+        logits = self.forward(module, x)
         if not isinstance(logits, Tensor) or logits.ndim < 2:
             found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(f"the model must return logits [N, C], got {found}; pass forward= to pick them")

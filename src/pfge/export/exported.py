@@ -1,0 +1,154 @@
+"""What every export has in common: one graph, an atomic file, and a check of what the file answers."""
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule
+
+from pfge.ensemble import Ensemble
+from pfge.export.graph import EnsembleGraph
+from pfge.packed import PackedMembers
+from pfge.storage import atomic_path
+
+TOLERANCE = 1e-4
+
+
+class ExportError(ValueError):
+    """A model that the format cannot express, or a file that answers otherwise than the ensemble."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written and checked.
+
+    Attributes:
+        path: The file.
+        bytes: Its size.
+        packed: Whether weights are stored packed, and unpacked when it predicts.
+        largest_difference: Between its probabilities and the ensemble's, over all batches tried.
+    """
+
+    path: Path
+    bytes: int
+    packed: bool
+    largest_difference: float
+
+
+def make_program(ensemble: Ensemble, example: Tensor) -> ExportedProgram:
+    """Return the graph of an ensemble for batches of any size.
+
+    Raises:
+        ExportError: A module cannot be put into a graph; the message has the reason.
+    """
+    if not len(ensemble):
+        raise ValueError("an ensemble needs a member to be exported, this one is empty")
+    if example.ndim < 2 or not len(example):
+        raise ValueError(f"example must be a batch of inputs [N, ...], got {list(example.shape)}")
+    with torch.random.fork_rng():  # models draw their first weights
+        classes = ensemble.predict(example).shape[1:]
+        graph = EnsembleGraph(ensemble, classes).eval()
+    # A batch of one would be taken for a size that never changes.
+    batch = torch.cat([example, example])
+    with exporting("a graph"), torch.no_grad(), _plain_attention():
+        program = torch.export.export(graph, (batch,), dynamic_shapes=({0: Dim("batch")},))
+    _forget_the_machine(program)
+    return program
+
+
+def write_checked(
+    ensemble: Ensemble,
+    example: Tensor,
+    path: Path,
+    write: Callable[[Path], None],
+    read: Callable[[Path], Callable[[Tensor], Tensor]],
+) -> Exported:
+    """Write a file under a temporary name, and rename it once it answers as the ensemble does.
+
+    Args:
+        ensemble: What the file is of.
+        example: A batch of inputs.
+        path: The file's name.
+        write: Writes it.
+        read: Opens it, and returns what maps inputs to probabilities.
+
+    Raises:
+        ExportError: It answers otherwise; there is no file, or still the old one.
+    """
+    with atomic_path(path) as temporary:
+        write(temporary)
+        answer = read(temporary)
+        difference = 0.0
+        for batch in (example, torch.cat([example, example.flip(0)]), example[:1]):
+            found = (answer(batch) - ensemble.predict(batch)).abs().max().item()
+            difference = max(difference, found) if found == found else found
+            if not difference <= TOLERANCE:  # NaN neither
+                raise ExportError(
+                    f"the file must answer as the ensemble does, within {TOLERANCE}, but its probabilities "
+                    f"differ by {difference:.2g} for a batch of {len(batch)}; nothing was written"
+                )
+        size = temporary.stat().st_size
+    members = ensemble.members
+    packed = isinstance(members, PackedMembers) and any(t.is_quantized for t in members.tensors.values())
+    return Exported(path, size, packed, difference)
+
+
+@contextmanager
+def exporting(form: str) -> Iterator[None]:
+    """Turn whatever an exporter raises into one sentence that names the operator or the line.
+
+    What it logs besides is about its own insides, and is kept quiet.
+    """
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:  # exporters raise errors of many kinds, some of them private
+        raise ExportError(f"the model cannot be written as {form}: {_reason(error)}") from error
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Keep torch from its own kernel for transformer layers, which no other runtime has."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _forget_the_machine(program: ExportedProgram) -> None:
+    """Drop the example and the paths of source files: nobody's data belongs into a file to give away."""
+    program.example_inputs = None
+    for module in program.graph_module.modules():
+        if isinstance(module, GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)
+
+
+def _reason(error: BaseException) -> str:
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    text = "\n".join(str(one) for one in chain)
+    if operator := re.search(r"No ONNX function found for <OpOverload\(op='([^']+)'", text):
+        return f"it has no operator for {operator[1]}; replace it in the model, or use another format"
+    if "Cannot access data pointer" in text:
+        return "it holds a tensor that is no parameter and no buffer; register it with register_buffer"
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    where = re.findall(r'File "[^"]*", line \d+, in \w+\n\s+(.+)', str(error))
+    return f"{first.strip()}, at `{where[-1].strip()}`" if where else first.strip()

@@ -1,0 +1,155 @@
+"""An ensemble as one module of which a graph can be made: a loop whose body is the model."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
+from torch.func import functional_call
+
+from pfge.calibration import scale_probabilities
+from pfge.ensemble import Ensemble
+from pfge.packed import PackedMembers, PackedTensor, Quantized
+from pfge.packed.members import Stored, pack_as_is
+from pfge.weights import canonical_name, unwrap
+
+TEMPERATURE = "the temperature"
+HALVINGS = torch.tensor([0.5**place for place in range(8)])
+
+
+class EnsembleGraph(nn.Module):
+    """Maps inputs to the ensemble's probabilities.
+
+    The graph holds the model once, whatever the number of members: each pass of its loop takes one
+    member's numbers, unpacks them if they are packed, and adds what the model answers with them.
+
+    Args:
+        ensemble: Whose members, temperatures and forward pass it has.
+        classes: The shape of one example's probabilities.
+    """
+
+    def __init__(self, ensemble: Ensemble, classes: Sequence[int]):
+        super().__init__()
+        model = unwrap(ensemble.build_model()).cpu().eval().requires_grad_(False)
+        # In a tuple, so that the model's own weights are no part of the graph.
+        self._called = (_Called(model, ensemble.forward),)
+        self._classes = tuple(classes)
+        self._pooled = ensemble.temperatures.pooled
+        self._length = len(ensemble)
+        tensors = _tensors_of(ensemble)
+        # Members do not hold temporary buffers, and the body of a loop may hold no constants.
+        for name, buffer in model.named_buffers():
+            tensors.setdefault(canonical_name(name), pack_as_is([buffer], 32))
+        # What is the same in all members comes first; the loop runs over the rest.
+        self._shared, self._each = _Row(), _Row()
+        for name, tensor in tensors.items():
+            if tensor.base is not None:
+                self._shared.add(name, [tensor.base])
+            if tensor.each:
+                self._each.add(name, tensor.each)
+        temperatures = [ensemble.temperatures.of_member(index) for index in range(len(ensemble))]
+        self._each.add(TEMPERATURE, [torch.tensor(temperature) for temperature in temperatures])
+        self.register_buffer("halvings", HALVINGS)
+        for number, numbers in enumerate(self._shared.numbers):
+            self.register_buffer(f"shared{number}", numbers[0])
+        for number, numbers in enumerate(self._each.numbers):
+            self.register_buffer(f"each{number}", numbers)
+        self._shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+        tensor_names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+        self._live_names = {name: canonical_name(name) for name in tensor_names}
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the probabilities."""
+        shared = [self.get_buffer(f"shared{number}") for number in range(len(self._shared.numbers))]
+        each = [self.get_buffer(f"each{number}") for number in range(len(self._each.numbers))]
+
+        def add_member(total: Tensor, own: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            logits, temperature = self._answer(inputs, shared, own)
+            return total + (logits.float() / temperature).softmax(dim=1), []
+
+        start = torch.zeros((inputs.shape[0], *self._classes))
+        total, _ = scan(add_member, start, each)
+        return scale_probabilities(total / self._length, self._pooled)
+
+    def _answer(self, inputs: Tensor, shared: list[Tensor], own: list[Tensor]) -> tuple[Tensor, Tensor]:
+        halvings = self.get_buffer("halvings")
+        parts = self._shared.read(shared, halvings), self._each.read(own, halvings)
+        weights: dict[str, Tensor] = {}
+        for live, name in self._live_names.items():
+            shape, dtype = self._shapes[name]
+            numbers = [part[name] for part in parts if name in part]
+            total = numbers[0] if len(numbers) == 1 else numbers[0].float() + numbers[1]
+            weights[f"model.{live}"] = total.to(dtype).view(shape)
+        logits: Tensor = functional_call(self._called[0], weights, (inputs,))
+        return logits, parts[1][TEMPERATURE]
+
+
+class _Called(nn.Module):
+    """The model, called as the ensemble calls it."""
+
+    def __init__(self, model: nn.Module, call: Callable[[nn.Module, Any], Tensor]):
+        super().__init__()
+        self.model = model
+        self.call = call
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.call(self.model, inputs)
+
+
+class _Row:
+    """Stored numbers of several tensors as a list of plain tensors, and how to read them."""
+
+    def __init__(self) -> None:
+        self.numbers: list[Tensor] = []
+        self._forms: list[tuple[str, tuple[int, int, int] | None]] = []
+
+    def add(self, name: str, stored: Sequence[Stored]) -> None:
+        """Append one tensor of each member, all stored in the same form."""
+        first = stored[0]
+        if isinstance(first, Quantized):
+            self._forms.append((name, (first.bits, first.group, first.count)))
+            quantized = [part for part in stored if isinstance(part, Quantized)]
+            self.numbers.append(torch.stack([part.codes for part in quantized]))
+            self.numbers.append(torch.stack([part.steps for part in quantized]))
+        else:
+            self._forms.append((name, None))
+            self.numbers.append(torch.stack([part for part in stored if isinstance(part, Tensor)]))
+
+    def read(self, numbers: Sequence[Tensor], halvings: Tensor) -> dict[str, Tensor]:
+        """Return the numbers of each tensor, one member's, in a row."""
+        found = {}
+        position = 0
+        for name, form in self._forms:
+            if form is None:
+                found[name] = numbers[position].reshape(-1)
+                position += 1
+            else:
+                found[name] = unpack_in_graph(numbers[position], numbers[position + 1], halvings, *form)
+                position += 2
+        return found
+
+
+def unpack_in_graph(
+    codes: Tensor, steps: Tensor, halvings: Tensor, bits: int, group: int, count: int
+) -> Tensor:
+    """Return what `Quantized.numbers` does, bit for bit, by operations that every runtime has.
+
+    ONNX Runtime shifts no bytes by other bytes, so a bit is what is left of a number, halved so many
+    times, when it is divided by 2; float32 is exact there. `halvings` are `HALVINGS`.
+    """
+    numbers = codes.float()
+    if bits < 8:
+        halved = (numbers.view(bits, -1, 1) * halvings).floor()
+        ones = halved - 2 * (halved / 2).floor()
+        numbers = (ones / halvings[:bits].view(bits, 1, 1)).sum(dim=0).view(-1)
+    centred = numbers[:count] - ((1 << bits) - 1) / 2
+    return centred * steps.float().view(-1, 1).expand(-1, group).reshape(-1)[:count]
+
+
+def _tensors_of(ensemble: Ensemble) -> dict[str, PackedTensor]:
+    members = ensemble.members
+    if isinstance(members, PackedMembers):
+        return dict(members.tensors)
+    whole = list(members)
+    return {name: pack_as_is([member[name] for member in whole], 32) for name in whole[0]}

@@ -1,0 +1,79 @@
+"""An ensemble as an ONNX file, for ONNX Runtime and others."""
+
+import json
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pfge.ensemble import Ensemble
+from pfge.export.exported import Exported, ExportError, exporting, make_program, write_checked
+
+LARGEST = 2**31 - 1
+INPUTS, PROBABILITIES = "inputs", "probabilities"
+
+
+def export_onnx(
+    ensemble: Ensemble, path: str | Path, example: Tensor, *, classes: Sequence[str] | None = None
+) -> Exported:
+    """Write an ensemble as one ONNX file that maps `inputs` [N, ...] to `probabilities` [N, C].
+
+    Temperatures are applied, batches may have any size, and packed members stay packed: one at a time
+    is unpacked when the file predicts.
+
+    Args:
+        ensemble: What to write.
+        path: The file; one that was there is replaced.
+        example: A batch of inputs, on which the file is checked in ONNX Runtime.
+        classes: The names of the classes, kept in the file's metadata as a JSON list.
+
+    Raises:
+        ExportError: The model cannot be expressed, or the file answers otherwise than the ensemble;
+            nothing is written.
+    """
+    _require_packages()
+    if ensemble.nbytes > LARGEST:
+        raise ExportError(
+            f"an ONNX file holds at most {LARGEST:,} bytes, and the members take {ensemble.nbytes:,}; "
+            "compress the ensemble, or use the torch format"
+        )
+    ensemble, example = ensemble.to("cpu"), example.cpu()
+    program = make_program(ensemble, example)
+    if classes is not None and len(classes) != (found := ensemble.predict(example[:1]).shape[1]):
+        raise ValueError(f"classes must name each of the model's {found} classes, got {len(classes)} names")
+    with exporting("ONNX"):
+        # Without optimisation: it would unpack what all members share. A runtime does its own.
+        made = torch.onnx.export(
+            program,
+            dynamo=True,
+            verbose=False,
+            optimize=False,
+            input_names=[INPUTS],
+            output_names=[PROBABILITIES],
+        )
+    if made is None:
+        raise ExportError("the model cannot be written as ONNX: torch.onnx.export returned nothing")
+    for graph in made.model.graphs():
+        for node in graph:
+            node.metadata_props.clear()  # where in the source each came from, larger than the weights
+    if classes is not None:
+        made.model.metadata_props["classes"] = json.dumps(list(classes))
+    return write_checked(ensemble, example, Path(path), lambda file: made.save(file), _read)
+
+
+def _require_packages() -> None:
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        if find_spec(package) is None:
+            raise ExportError(f'ONNX files need {package}; install it with pip install "pfge[export]"')
+
+
+def _read(file: Path) -> Callable[[Tensor], Tensor]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors; it warns of its own clean-up
+    with exporting("ONNX that ONNX Runtime can read"):
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    return lambda inputs: torch.from_numpy(session.run([PROBABILITIES], {INPUTS: inputs.numpy()})[0])

@@ -1,0 +1,219 @@
+"""Exported files answer as the ensemble does, in ONNX Runtime and in torch.export."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from zipfile import ZipFile
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pfge import Ensemble
+from pfge.calibration import Temperatures
+from pfge.export import Exported, ExportError, export_onnx, export_torch
+from pfge.export.exported import write_checked
+from pfge.export.graph import HALVINGS, unpack_in_graph
+from pfge.packed import PackSettings, pack_members
+from pfge.packed.quantize import quantize
+from tests.packed.test_members import close_members
+from tests.toys import make_batch, make_mlp
+
+X = make_batch(1, size=3)[0]
+OTHER = make_batch(2, size=11)[0]
+HOT = Temperatures(1.7, (0.5, 1.0, 2.0))
+
+
+def answer(file: Path, inputs: Tensor) -> Tensor:
+    """Return what a file says, without this library."""
+    if file.suffix == ".pt2":
+        found: Tensor = torch.export.load(file).module()(inputs)
+        return found
+    session = onnxruntime.InferenceSession(file)
+    return torch.from_numpy(session.run(None, {"inputs": inputs.numpy()})[0])
+
+
+FORMATS = {"e.onnx": partial(export_onnx, classes=["cat", "dog", "ship"]), "e.pt2": export_torch}
+
+
+@dataclass(frozen=True)
+class Case:
+    ensemble: Ensemble
+    exported: Exported
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Three members, one of whose tensors is the same in all."""
+    members = close_members(3)
+    for member in members:
+        member["4.weight"] = members[0]["4.weight"]
+    ensemble = Ensemble(members, make_mlp, temperatures=HOT)
+    return Case(
+        ensemble, FORMATS[request.param](ensemble, tmp_path_factory.mktemp("plain") / request.param, X)
+    )
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Three members on a base of 8 bits, with deltas of 3 bits and of 1."""
+    widths = {"0.weight": 3, "4.weight": 1}
+    members = pack_members(close_members(3), widths, PackSettings(group=5, small_bits=16))
+    ensemble = Ensemble(members, make_mlp, temperatures=HOT)
+    return Case(
+        ensemble, FORMATS[request.param](ensemble, tmp_path_factory.mktemp("packed") / request.param, X)
+    )
+
+
+def test_a_file_answers_the_mean_of_softmax_at_the_temperatures(plain: Case) -> None:
+    # By hand: the mean of softmax(logits / T_k), then softmax(log mean / T).
+    model = make_mlp().eval()
+    total = torch.zeros(11, 3)
+    for member, temperature in zip(plain.ensemble.members, (0.5, 1.0, 2.0), strict=True):
+        model.load_state_dict(member)
+        total += (model(OTHER) / temperature).softmax(dim=1).detach()
+    expected = ((total / 3).log() / 1.7).softmax(dim=1)
+    torch.testing.assert_close(answer(plain.exported.path, OTHER), expected, rtol=0, atol=1e-6)
+
+
+def test_an_export_is_one_file_and_a_report(plain: Case) -> None:
+    file = plain.exported.path
+    assert list(file.parent.iterdir()) == [file]
+    assert plain.exported.bytes == file.stat().st_size
+    assert not plain.exported.packed
+    assert plain.exported.largest_difference < 1e-6
+
+
+def test_packed_members_answer_and_stay_packed(packed: Case) -> None:
+    assert packed.exported.packed
+    expected = packed.ensemble.predict(OTHER)
+    torch.testing.assert_close(answer(packed.exported.path, OTHER), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("packed", ["e.onnx"], indirect=True)
+def test_the_numbers_in_an_onnx_file_are_the_packed_ones(packed: Case) -> None:
+    stored = onnx.load(packed.exported.path).graph.initializer
+    codes = [tensor for tensor in stored if tensor.data_type == onnx.TensorProto.UINT8]
+    # 0.weight has 32 numbers and 4.weight 24: a base of a byte each, and 3 members of 3 bits and of 1 each.
+    assert sorted(list(tensor.dims) for tensor in codes) == [[3, 3], [3, 12], [24], [32]]
+
+
+@pytest.mark.parametrize("plain", ["e.onnx"], indirect=True)
+def test_what_is_the_same_in_all_members_is_stored_once(plain: Case) -> None:
+    shapes = [list(tensor.dims) for tensor in onnx.load(plain.exported.path).graph.initializer]
+    assert [3, 8] in shapes
+    assert [3, 3, 8] not in shapes
+    assert [3, 8, 4] in shapes  # 0.weight, which differs
+
+
+@pytest.mark.parametrize("plain", ["e.onnx"], indirect=True)
+def test_the_graph_holds_the_model_once(plain: Case) -> None:
+    (loop,) = [node for node in onnx.load(plain.exported.path).graph.node if node.op_type == "Scan"]
+    (body,) = [attribute.g for attribute in loop.attribute if attribute.name == "body"]
+    assert [node.op_type for node in body.node].count("Gemm") == 2  # its linear layers
+
+
+@pytest.mark.parametrize("plain", ["e.onnx"], indirect=True)
+def test_class_names_are_kept(plain: Case) -> None:
+    kept = {entry.key: entry.value for entry in onnx.load(plain.exported.path).metadata_props}
+    assert json.loads(kept["classes"]) == ["cat", "dog", "ship"]
+
+
+def test_class_names_must_be_as_many_as_classes(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="classes must name each of the model's 3 classes, got 1 names"):
+        export_onnx(Ensemble(close_members(1), make_mlp), tmp_path / "e.onnx", X, classes=["cat"])
+
+
+@pytest.mark.parametrize("plain", ["e.pt2"], indirect=True)
+def test_a_file_says_nothing_of_the_machine_it_was_made_on(plain: Case) -> None:
+    program = torch.export.load(plain.exported.path)
+    assert program.example_inputs is None
+    assert str(Path.cwd()).encode() not in b"".join(
+        ZipFile(plain.exported.path).read(name) for name in ZipFile(plain.exported.path).namelist()
+    )
+
+
+def test_a_forward_pass_of_the_users_own_is_exported(tmp_path: Path) -> None:
+    ensemble = Ensemble(close_members(2), make_mlp, forward=lambda model, x: 2 * model(x))
+    export_torch(ensemble, tmp_path / "e.pt2", X[:1])  # an example of one, and yet any size
+    torch.testing.assert_close(answer(tmp_path / "e.pt2", OTHER), ensemble.predict(OTHER))
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@given(count=st.integers(1, 70), group=st.integers(1, 20), seed=st.integers(0, 9))
+@settings(max_examples=10, deadline=None)
+def test_unpacking_in_a_graph_is_that_of_the_library(bits: int, count: int, group: int, seed: int) -> None:
+    numbers = torch.randn(count, generator=torch.Generator().manual_seed(seed))
+    stored = quantize(numbers, bits, group)
+    found = unpack_in_graph(stored.codes, stored.steps, HALVINGS, bits, group, count)
+    assert torch.equal(found, stored.numbers())
+
+
+# What cannot be
+
+
+class _Unusual(nn.Module):
+    def __init__(self, act: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.linear(x))
+
+
+def unusual(act: Callable[[Tensor], Tensor]) -> Ensemble:
+    member = dict(_Unusual(act).state_dict())
+    return Ensemble([member, {name: 2 * tensor for name, tensor in member.items()}], lambda: _Unusual(act))
+
+
+def test_an_operator_that_onnx_lacks_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "e.onnx").write_text("old")
+    with pytest.raises(ExportError, match=r"as ONNX: it has no operator for \w+\.bessel_j0"):
+        export_onnx(unusual(torch.special.bessel_j0), tmp_path / "e.onnx", X)
+    assert (tmp_path / "e.onnx").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_model_that_looks_at_its_numbers_is_named_with_the_line(tmp_path: Path) -> None:
+    def branch(x: Tensor) -> Tensor:
+        return x if x.sum().item() > 0 else -x
+
+    with pytest.raises(ExportError, match=r"as a graph: .*x\.sum\(\)\.item\(\) > 0"):
+        export_torch(unusual(branch), tmp_path / "e.pt2", X)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [2e-4, float("nan")])
+def test_a_file_that_answers_otherwise_is_not_kept(error: float, tmp_path: Path) -> None:
+    ensemble = Ensemble(close_members(2), make_mlp)
+    (tmp_path / "e.onnx").write_text("old")
+    with pytest.raises(ExportError, match=r"must answer as the ensemble does, within 0\.0001"):
+        write_checked(
+            ensemble,
+            X,
+            tmp_path / "e.onnx",
+            lambda file: file.touch(),
+            lambda _: lambda inputs: ensemble.predict(inputs) + error,
+        )
+    assert (tmp_path / "e.onnx").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "example", "expected"),
+    [
+        (Ensemble([], make_mlp), X, "needs a member to be exported, this one is empty"),
+        (Ensemble(close_members(1), make_mlp), X[0], r"a batch of inputs \[N, ...\], got \[4\]"),
+    ],
+)
+def test_what_is_no_ensemble_or_batch_is_refused(
+    ensemble: Ensemble, example: Tensor, expected: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=expected):
+        export_torch(ensemble, tmp_path / "e.pt2", example)
