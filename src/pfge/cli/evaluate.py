@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_bench_of
+
 if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
 
@@ -14,19 +16,9 @@ def add_parser(commands: "SubParsers") -> None:
         "evaluate",
         help="measure a saved ensemble: calibration, unknown inputs, corrupted inputs",
         description="Measure an ensemble on the test set, print the tables, and write them as JSON. "
-        "An ensemble in a run folder is measured with the run's data and model; any other needs --config, "
-        "or --set.",
+        f"{WHERE_FROM}",
     )
-    parser.add_argument("ensemble", type=Path, metavar="ENSEMBLE", help="a folder with a manifest.json")
-    parser.add_argument("--config", type=Path, metavar="CONFIG", help="a .toml file, if not that of the run")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a setting, as data.name=mnist",
-    )
-    parser.add_argument("--download", action="store_true", help="fetch data that is missing")
+    add_ensemble_arguments(parser)
     parser.add_argument(
         "--calibrate",
         choices=("pooled", "members"),
@@ -58,26 +50,12 @@ def run(options: argparse.Namespace) -> int:
     """Measure the ensemble, print the tables and write the JSON."""
     from pfge.cli.tables import print_assessment
     from pfge.lab.assessment import assess, calibrate
-    from pfge.lab.bench import Bench
-    from pfge.lab.config_file import load_experiment
-    from pfge.lab.engine import Engine
-    from pfge.lab.progress import Reporter
-    from pfge.lab.run_folder import CONFIG, RunFolder, describe_environment
-    from pfge.storage import StorageError, write_json
+    from pfge.lab.run_folder import describe_environment
+    from pfge.storage import write_json
 
     folder: Path = options.ensemble
-    parents = folder.resolve().parents
-    config = options.config or next((p / CONFIG for p in parents if (p / CONFIG).is_file()), None)
-    if config is None and not options.set:
-        raise StorageError(
-            f"{folder} is in no run folder, so its data and model are not known; give --config CONFIG, or "
-            "--set data.name=... --set model.name=..."
-        )
-    overrides = [*options.set, *(["data.download=true"] if options.download else [])]
-    experiment = load_experiment(config, overrides)
-    engine = Engine(experiment.engine)
-    reporter = Reporter(quiet=not engine.is_first)
-    bench = Bench.set_up(experiment, RunFolder(folder), engine, reporter)
+    bench = open_bench_of(options)
+    engine = bench.engine
     ensemble = bench.load_ensemble(folder)
     if options.calibrate:
         ensemble = calibrate(bench, ensemble, options.calibrate)

@@ -9,7 +9,33 @@ from pathlib import Path
 from typing import TextIO
 
 import pfge
-from pfge.cli import compare, compress, connect, diagnose, evaluate, landscape, pretrain, report, table
+from pfge.cli import (
+    compare,
+    compress,
+    connect,
+    diagnose,
+    evaluate,
+    export,
+    landscape,
+    predict,
+    pretrain,
+    report,
+    table,
+)
+
+COMMANDS = (
+    compare,
+    pretrain,
+    evaluate,
+    table,
+    report,
+    diagnose,
+    connect,
+    landscape,
+    compress,
+    export,
+    predict,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"pfge {pfge.__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (compare, pretrain, evaluate, connect, landscape, diagnose, compress, table, report):
+    for command in COMMANDS:
         command.add_parser(commands)
     options = parser.parse_args(arguments)
     # Like `python -m`: a config may name a model or data of the user's own in the current folder.

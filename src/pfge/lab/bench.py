@@ -84,20 +84,23 @@ class Bench:
                     f"MCDropout needs a model with dropout, and model.name = {self.experiment.model.name!r} "
                     "has none; leave it out of ensemble.methods, or give the model dropout in model.options"
                 )
-            (batch,) = evaluation_batches(
-                self.splits.test.select([0]),
-                self.splits.normalization,
-                batch_size=1,
-                device=self.engine.device,
-            )
+            inputs = self.first_inputs(1)
             try:
-                self.engine.forward(model, batch)
+                self.engine.forward(model, (inputs,))
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]
                 raise ConfigError(
                     f"model.name = {self.experiment.model.name!r} must take the images of data.name = "
-                    f"{self.experiment.data.name!r}, which are {list(batch[0].shape[1:])}: {reason}"
+                    f"{self.experiment.data.name!r}, which are {list(inputs.shape[1:])}: {reason}"
                 ) from None
+
+    def first_inputs(self, count: int) -> Tensor:
+        """Return the first test images as inputs, [N, C, H, W]."""
+        chosen = self.splits.test.select(range(min(count, len(self.splits.test))))
+        (batch,) = evaluation_batches(
+            chosen, self.splits.normalization, batch_size=count, device=self.engine.device
+        )
+        return batch[0]
 
     def build_seeded_model(self, seed: int, **options: Any) -> nn.Module:
         """Return a new model whose initial weights depend on the seed."""

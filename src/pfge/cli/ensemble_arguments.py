@@ -1,0 +1,47 @@
+"""The arguments of commands that use a saved ensemble with its data and its model."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pfge.lab.bench import Bench
+
+WHERE_FROM = "An ensemble in a run folder has the run's data and model; any other needs --config, or --set."
+
+
+def add_ensemble_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which ensemble, and which data and model it has."""
+    parser.add_argument("ensemble", type=Path, metavar="ENSEMBLE", help="a folder with a manifest.json")
+    parser.add_argument("--config", type=Path, metavar="CONFIG", help="a .toml file, if not that of the run")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a setting, as data.name=mnist",
+    )
+    parser.add_argument("--download", action="store_true", help="fetch data that is missing")
+
+
+def open_bench_of(options: argparse.Namespace) -> "Bench":
+    """Set up the experiment that an ensemble belongs to, by its run's config or the one that is given."""
+    from pfge.lab.bench import Bench
+    from pfge.lab.config_file import load_experiment
+    from pfge.lab.engine import Engine
+    from pfge.lab.progress import Reporter
+    from pfge.lab.run_folder import CONFIG, RunFolder
+    from pfge.storage import StorageError
+
+    folder: Path = options.ensemble
+    parents = folder.resolve().parents
+    config = options.config or next((p / CONFIG for p in parents if (p / CONFIG).is_file()), None)
+    if config is None and not options.set:
+        raise StorageError(
+            f"{folder} is in no run folder, so its data and model are not known; give --config CONFIG, or "
+            "--set data.name=... --set model.name=..."
+        )
+    overrides = [*options.set, *(["data.download=true"] if options.download else [])]
+    experiment = load_experiment(config, overrides)
+    engine = Engine(experiment.engine)
+    return Bench.set_up(experiment, RunFolder(folder), engine, Reporter(quiet=not engine.is_first))

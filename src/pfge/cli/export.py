@@ -1,0 +1,67 @@
+"""`pfge export`: a saved ensemble as one file that answers probabilities, without this library."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_bench_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pfge.cli.compare import SubParsers
+    from pfge.lab.data import Normalization
+
+EXAMPLES = 4
+
+
+def add_parser(commands: "SubParsers") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "export",
+        help="write an ensemble as one file for ONNX Runtime or torch.export",
+        description="Write the whole ensemble as one file that maps normalised images to probabilities, at "
+        "its temperatures, for batches of any size; packed members stay packed. The file is checked "
+        f"before it gets its name. {WHERE_FROM}",
+    )
+    add_ensemble_arguments(parser)
+    parser.add_argument("out", type=Path, metavar="OUT", help="the file, as ensemble.onnx")
+    parser.add_argument(
+        "--format", choices=("onnx", "torch"), default="onnx", help="torch is a .pt2 of torch.export"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Export, and say what the file takes."""
+    from pfge.ensemble import Ensemble
+    from pfge.export import export_onnx, export_torch
+
+    bench = open_bench_of(options)
+    # Not with the engine's forward pass: a file takes inputs alone, in float32.
+    ensemble = Ensemble.load(options.ensemble, bench.build_model)
+    example = bench.first_inputs(EXAMPLES)
+    if options.format == "onnx":
+        names = bench.splits.train.class_names
+        exported = export_onnx(ensemble, options.out, example, classes=names)
+    else:
+        exported = export_torch(ensemble, options.out, example)
+    weights = "packed" if exported.packed else "as they are"
+    print(
+        f"{exported.path}: {len(ensemble)} members, {exported.bytes:,} bytes, weights {weights}, "
+        f"probabilities within {exported.largest_difference:.1g} of PyTorch's; inputs {_shape(example)}, "
+        f"{_normalization(bench.splits.normalization)}"
+    )
+    return 0
+
+
+def _shape(example: "Tensor") -> str:
+    return f"[N, {', '.join(map(str, example.shape[1:]))}]"
+
+
+def _normalization(normalization: "Normalization") -> str:
+    mean, std = (
+        "[" + ", ".join(f"{value:.4g}" for value in values) + "]"
+        for values in (normalization.mean, normalization.std)
+    )
+    return f"(pixels / 255 - {mean}) / {std}"

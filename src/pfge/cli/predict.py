@@ -1,0 +1,83 @@
+"""`pfge predict`: what a saved ensemble says of picture files."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_bench_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pfge.cli.compare import SubParsers
+    from pfge.lab.bench import Bench
+
+
+def add_parser(commands: "SubParsers") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "predict",
+        help="say what is in picture files, with probabilities",
+        description="Print the most probable classes of each picture, which is cropped and resized as the "
+        "ensemble's test images. A file that is no picture is named, and the others are answered. "
+        f"{WHERE_FROM}",
+    )
+    add_ensemble_arguments(parser)
+    parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="a picture file")
+    parser.add_argument("--top", type=int, default=3, metavar="N", help="how many classes (default: 3)")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    parser.add_argument(
+        "--cascade", type=Path, metavar="FILE", help="ask members one after another, until one is sure"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a line for each picture; 2 if a file could not be read."""
+    import json
+
+    from pfge.lab.data import DataError
+    from pfge.lab.picture_inputs import read_picture_inputs
+
+    if options.top < 1:
+        raise ValueError(f"--top must be at least 1, got {options.top}")
+    bench = open_bench_of(options)
+    shape = bench.first_inputs(1).shape[1:]
+    inputs, paths, unread = [], [], 0
+    for path in options.images:
+        try:
+            inputs.append(read_picture_inputs(path, bench.splits.test, bench.splits.normalization, shape))
+            paths.append(path)
+        except DataError as error:
+            unread += 1
+            print(f"pfge: error: {error}", file=sys.stderr)
+    names = bench.splits.train.class_names
+    for path, probabilities in zip(paths, _predict(bench, options, inputs), strict=True):
+        best = probabilities.topk(min(options.top, len(names)))
+        found = {names[c]: p for p, c in zip(best.values.tolist(), best.indices.tolist(), strict=True)}
+        if options.json:
+            print(json.dumps({"file": str(path), "classes": found}, ensure_ascii=False))
+        else:
+            print(f"{path}: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in found.items()))
+    return 2 if unread else 0
+
+
+def _predict(bench: "Bench", options: argparse.Namespace, inputs: "list[Tensor]") -> "list[Tensor]":
+    """Return the probabilities of each picture."""
+    import torch
+
+    from pfge.cascade import Cascade
+
+    ensemble = bench.load_ensemble(options.ensemble)
+    cascade = Cascade.load(options.cascade) if options.cascade else None
+    if not inputs:
+        return []
+    size = bench.experiment.data.evaluation_batch_size
+    # The engine's forward pass takes pairs of inputs and labels.
+    batches = [
+        [torch.stack(inputs[at : at + size]).to(bench.engine.device)] for at in range(0, len(inputs), size)
+    ]
+    if cascade:
+        return list(cascade.predict_batches(ensemble, batches).probabilities.cpu())
+    return list(ensemble.predict_batches(batches).cpu())
