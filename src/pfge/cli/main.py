@@ -17,6 +17,7 @@ from pfge.cli import (
     evaluate,
     export,
     landscape,
+    plan,
     predict,
     pretrain,
     report,
@@ -24,6 +25,7 @@ from pfge.cli import (
 )
 
 COMMANDS = (
+    plan,
     compare,
     pretrain,
     evaluate,

@@ -11,6 +11,7 @@ from torch import distributed
 
 from pfge.lab.config import Experiment
 from pfge.lab.diagnosis import Diagnosis
+from pfge.lab.planner import Plan
 from pfge.lab.run_folder import RunFolder
 from pfge.reports import diagnosis
 from pfge.reports.calibration import assessment_tables
@@ -64,6 +65,43 @@ def print_start_weights(found: Sequence[dict[str, Any]]) -> None:
                     f"  {part + ':':<11} accuracy {100 * metrics['accuracy']:.2f} %, "
                     f"NLL {metrics['nll']:.4f}, ECE {100 * metrics['ece']:.2f} %"
                 )
+
+
+def print_plans(plans: Sequence[Plan], title: str) -> None:
+    """Print what fits, and where each method takes its members."""
+    columns = ["method", "K", "c", "P", "stored as", "bytes", "while training"]
+    cells = [
+        [
+            plan.method,
+            str(plan.members),
+            str(plan.setting.cycle),
+            str(plan.setting.period) if plan.method == "PFGE" else "",
+            plan.form.name,
+            f"{plan.nbytes:,}",
+            f"+{plan.training_bytes:,}",
+        ]
+        for plan in plans
+    ]
+    note = (
+        "Bytes of the members; one model more is in memory while they predict. While training: a mean, and "
+        "the members unless a folder takes them."
+    )
+    _print(title, columns, cells, note)
+    print(f"Each run has {plans[0].setting.iterations:,} iterations.")
+    for line in dict.fromkeys(_where(plan) for plan in plans):
+        print(line)
+
+
+def _where(plan: Plan) -> str:
+    rates = sorted(set(plan.rates))
+    rate = f"{rates[0]:.3g}" if len(rates) == 1 else f"{rates[0]:.3g} to {rates[-1]:.3g}"
+    if plan.method == "SWA":
+        return (
+            f"SWA: the mean of the weights at every multiple of {plan.setting.cycle} iterations, "
+            f"the last {plan.iterations[-1]}, at rate {rate}"
+        )
+    numbers = [str(iteration) for iteration in plan.iterations]
+    return f"{plan.method} {plan.members}: members at iterations {', '.join(numbers)}, at rate {rate}"
 
 
 def _print(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]], note: str = "") -> None:

@@ -1,0 +1,66 @@
+"""`pfge plan`: what fits into a memory, before anything is trained."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from pfge.cli.compress import parse_bytes
+
+if TYPE_CHECKING:
+    from pfge.cli.compare import SubParsers
+    from pfge.methods import Setting
+
+
+def add_parser(commands: "SubParsers") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "plan",
+        help="say which ensembles fit into a memory, and where their members are taken",
+        description="Print, for each method and each form of storing, the most members that fit into the "
+        "memory at test time, their bytes, the memory that collecting them takes, and the iterations and "
+        "rates at which they are taken. Nothing is trained, and the model takes no memory.",
+    )
+    parser.add_argument("--memory", type=parse_bytes, required=True, metavar="BYTES", help="as 700kB or 20MB")
+    parser.add_argument("--epochs", type=float, required=True, metavar="N", help="of the ensembling phase")
+    parser.add_argument("--model", required=True, metavar="NAME", help="as model.name in a config")
+    parser.add_argument("--classes", type=int, required=True, metavar="N", help="that it tells apart")
+    parser.add_argument("--channels", type=int, default=3, metavar="N", help="of an image (default: 3)")
+    parser.add_argument(
+        "--images", type=int, default=50_000, metavar="N", help="in an epoch (default: 50000)"
+    )
+    parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="(default: 128)")
+    parser.add_argument("--cycle", type=float, default=2, metavar="EPOCHS", help="c (default: 2)")
+    parser.add_argument("--period", type=float, default=10, metavar="EPOCHS", help="P of PFGE (default: 10)")
+    parser.add_argument("--low", type=float, default=5e-4, metavar="RATE", help="alpha1 (default: 0.0005)")
+    parser.add_argument("--high", type=float, default=0.05, metavar="RATE", help="alpha2 (default: 0.05)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the plans."""
+    from pfge.cli.tables import print_plans
+    from pfge.lab.planner import describe_layout, find_plans
+    from pfge.weights import count_bytes
+
+    layout = describe_layout(options.model, classes=options.classes, channels=options.channels)
+    plans = find_plans(options.memory, layout, _setting(options))
+    title = f"{options.model}, {count_bytes(layout):,} bytes a model; {options.memory:,} bytes at test time"
+    print_plans(plans, title)
+    return 0
+
+
+def _setting(options: argparse.Namespace) -> "Setting":
+    from pfge.lab.config import EnsembleSettings, Experiment
+
+    for name, value in (("--images", options.images), ("--batch-size", options.batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    settings = EnsembleSettings(
+        methods=("PFGE", "FGE", "SWA"),
+        cycle=options.cycle,
+        period=options.period,
+        length=options.epochs,
+        low=options.low,
+        high=options.high,
+    )
+    Experiment(ensemble=settings)  # checks them
+    return settings.setting(-(-options.images // options.batch_size))

@@ -1,0 +1,194 @@
+"""What fits into a memory: method, members, bits, and where each member is taken."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from pfge.lab.models import build_model
+from pfge.methods import Setting
+from pfge.packed import PackSettings
+from pfge.packed.encode import delta_size, is_packed
+from pfge.packed.quantize import quantized_size
+from pfge.weights import Weights, count_bytes, view_weights
+
+
+@dataclass(frozen=True)
+class Form:
+    """How members are stored.
+
+    Args:
+        name: For people.
+        settings: As of `compress`; None for members as they are.
+        bits: Of what each member adds.
+    """
+
+    name: str
+    settings: PackSettings | None = None
+    bits: int = 32
+
+    def size(self, layout: Weights, members: int) -> int:
+        """Return the bytes of so many members, as `compress` would make them.
+
+        Tensors that are no floating-point numbers, such as counters, are taken to be the same in all
+        members, and are stored once if members are packed.
+
+        Args:
+            layout: Tensors of one member's shapes and types; their values do not matter.
+            members: How many.
+        """
+        if self.settings is None:
+            return members * count_bytes(layout)
+        total = 0
+        for tensor in layout.values():
+            own = tensor.numel() * tensor.element_size()
+            if not is_packed(tensor):
+                total += own * (members if tensor.is_floating_point() else 1)
+            elif self.settings.base_bits is None:
+                # One member by itself is the same in all members, and such tensors stay as they are.
+                total += own if members == 1 else members * delta_size(tensor, self.bits, self.settings)
+            else:
+                channel = PackSettings(group=None).group_of(tensor)
+                total += quantized_size(tensor.numel(), 8, channel)
+                total += members * delta_size(tensor, self.bits, self.settings) if members > 1 else 0
+        return total
+
+
+FORMS = (
+    Form("float32"),
+    Form("int8", PackSettings(base_bits=None, group=None), 8),
+    Form("int8 base + 3 bits", PackSettings(), 3),
+    Form("int8 base + 1 bit", PackSettings(), 1),
+)
+"""Widest first; "int8 base + 3 bits" is what `pfge compress` makes if it is not told otherwise."""
+FORMS_OF_ONE = (FORMS[0], Form("int8 base", PackSettings()))
+"""One member adds nothing to the base."""
+METHODS = {"PFGE": FORMS, "FGE": FORMS, "SWA": FORMS_OF_ONE}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to spend a memory.
+
+    Attributes:
+        method: PFGE, FGE or SWA.
+        form: How members are stored.
+        setting: Cycle, period, iterations and rates.
+        members: How many are used at test time, the last ones if the method makes more.
+        nbytes: Of the members at test time; one model more is in memory while they predict.
+        training_bytes: Beyond SGD's own: a mean and the members of a run, which a folder can take instead.
+    """
+
+    method: str
+    form: Form
+    setting: Setting
+    members: int
+    nbytes: int
+    training_bytes: int
+
+    @property
+    def iterations(self) -> list[int]:
+        """The iteration after which each of the members is there."""
+        return _iterations(self.method, self.setting)[-self.members :]
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rate of each of those iterations."""
+        schedule = self.setting.schedule(self.method)
+        return [schedule(iteration) for iteration in self.iterations]
+
+
+def describe_layout(name: str, *, classes: int, channels: int = 3) -> Weights:
+    """Return tensors of a model's shapes and types that take no memory, where the model allows it."""
+    try:
+        with torch.device("meta"):
+            return view_weights(build_model(name, classes=classes, channels=channels))
+    except (NotImplementedError, RuntimeError):  # it reads numbers while it is built
+        with torch.random.fork_rng():
+            return view_weights(build_model(name, classes=classes, channels=channels))
+
+
+def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
+    """Return, for each method and form, the plan with the most members that fits.
+
+    Where a method's members do not fit, PFGE gets longer periods, so that it makes fewer, and of FGE the
+    last few are used.
+
+    Args:
+        memory: Bytes for the members at test time.
+        layout: As of `describe_layout`.
+        setting: What is asked for; a plan's period is this one or longer.
+
+    Raises:
+        ValueError: Nothing fits.
+    """
+    _warn_of_remainders(setting)
+    fitting = [
+        plan
+        for method, forms in METHODS.items()
+        for form in forms
+        for plan in _largest(method, form, layout, memory, setting)
+    ]
+    if not fitting:
+        least = FORMS_OF_ONE[-1].size(layout, 1)
+        raise ValueError(
+            f"memory must be at least {least:,} bytes, which one member (SWA) takes as an int8 base, got "
+            f"{memory:,}; raise it, or take a smaller model; two members take "
+            f"{FORMS[-1].size(layout, 2):,} with a bit each, and one takes {count_bytes(layout):,} as float32"
+        )
+    return fitting
+
+
+def _largest(method: str, form: Form, layout: Weights, memory: int, setting: Setting) -> Iterator[Plan]:
+    """Yield the plan with the most members that fit, if there is one."""
+    for tried, members in _choices(method, setting):
+        nbytes = form.size(layout, members)
+        if nbytes <= memory:
+            made = len(_iterations(method, tried))
+            kept = made if method != "SWA" else 0
+            mean = 0 if method == "FGE" else _mean_bytes(layout)
+            yield Plan(method, form, tried, members, nbytes, mean + kept * count_bytes(layout))
+            return
+
+
+def _choices(method: str, setting: Setting) -> Iterator[tuple[Setting, int]]:
+    """Yield settings and numbers of members, most members first."""
+    made = len(_iterations(method, setting))
+    yield setting, made
+    for members in range(made - 1, 1, -1):  # one member is what SWA makes
+        if method == "PFGE":
+            longest = setting.iterations // members // setting.cycle * setting.cycle
+            yield replace(setting, period=longest), members
+        else:
+            yield setting, members
+
+
+def _iterations(method: str, setting: Setting) -> list[int]:
+    spacing = setting.period if method == "PFGE" else setting.cycle
+    taken = list(range(spacing, setting.iterations + 1, spacing))
+    return taken[-1:] if method == "SWA" else taken
+
+
+def _mean_bytes(layout: Weights) -> int:
+    return sum(
+        tensor.numel() * torch.promote_types(tensor.dtype, torch.float32).itemsize
+        if tensor.is_floating_point()
+        else tensor.numel() * tensor.element_size()
+        for tensor in layout.values()
+    )
+
+
+def _warn_of_remainders(setting: Setting) -> None:
+    if unused := setting.period % setting.cycle:
+        warnings.warn(
+            f"a period of {setting.period} iterations is no multiple of the cycle of {setting.cycle}: the "
+            f"last {unused} iterations of each period are averaged nowhere; choose a multiple of it",
+            stacklevel=3,
+        )
+    if unused := setting.iterations % setting.period:
+        warnings.warn(
+            f"{setting.iterations} iterations are no multiple of the period of {setting.period}: PFGE does "
+            f"not use the last {unused}; choose a multiple of {setting.period}",
+            stacklevel=3,
+        )

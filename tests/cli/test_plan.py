@@ -1,0 +1,38 @@
+import pytest
+
+from pfge.cli.main import main
+from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
+
+PLAN = ["plan", "--model", "resnet20", "--classes", "10", "--epochs", "40"]
+
+
+def test_what_fits_is_printed_with_where_members_are_taken(capsys: Captured) -> None:
+    assert main([*PLAN, "--memory", "1MB", "--images", "1000", "--batch-size", "100"]) == 0
+    printed = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]
+    # 10 iterations an epoch: c = 20, P = 100, n = 400. The bytes are those of compress().
+    assert ["PFGE", "4", "20", "100", "int8 base + 3 bits", "750,124", "+5,422,720"] in rows
+    assert not [row for row in rows if row[0] == "SWA" and row[4] == "float32"]  # 1,084,544 bytes
+    assert "Each run has 400 iterations." in printed
+    assert "PFGE 4: members at iterations 100, 200, 300, 400, at rate 0.0005" in printed
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_remainder_is_warned_of(capsys: Captured) -> None:
+    assert main([*PLAN, "--memory", "9MB", "--period", "9", "--images", "10", "--batch-size", "10"]) == 0
+    told = capsys.readouterr().err
+    assert "pfge: warning: a period of 9 iterations is no multiple of the cycle of 2" in told
+    assert "pfge: warning: 40 iterations are no multiple of the period of 9" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--memory", "1kB"], "memory must be at least 280,932 bytes"),
+        (["--memory", "9MB", "--images", "0"], "--images must be at least 1, got 0"),
+        (["--memory", "9MB", "--period", "50"], "cycle <= period <= length"),
+        (["--memory", "9MB", "--model", "resnet21"], "the depth must be 6n+2, got 21"),
+    ],
+)
+def test_a_mistake_is_one_line(capsys: Captured, arguments: list[str], expected: str) -> None:
+    assert expected in refused(capsys, [*PLAN, *arguments])
