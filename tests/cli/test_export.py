@@ -51,6 +51,7 @@ def predicted(captured: Captured) -> list[dict[str, float]]:
     return [json.loads(line)["classes"] for line in captured.readouterr().out.splitlines()]
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_a_run_becomes_an_onnx_file(ensemble: Path, capsys: Captured) -> None:
     assert main(["export", str(ensemble), "digits.onnx"]) == 0
     told = capsys.readouterr().out
@@ -74,6 +75,7 @@ def sorting_by_bessel(classes: int, channels: int) -> torch.nn.Module:
     return model
 
 
+@pytest.mark.slow
 def test_a_model_that_onnx_cannot_express_is_one_line(ensemble: Path, capsys: Captured) -> None:
     model = ["--set", "model.name=tests.cli.test_export:sorting_by_bessel"]
     told = refused(capsys, ["export", str(ensemble), "digits.onnx", *model])

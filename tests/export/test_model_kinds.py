@@ -62,6 +62,7 @@ def untrained(build: Callable[[], nn.Module]) -> Ensemble:
         return Ensemble([copy_weights(view_weights(build())) for _ in range(2)], build)
 
 
+@pytest.mark.slow
 def test_tied_weights_attention_and_temporary_buffers_are_exported(tmp_path: Path) -> None:
     # Checked by the export itself, against the ensemble.
     fast = torch.backends.mha.get_fastpath_enabled()
