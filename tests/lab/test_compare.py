@@ -1,7 +1,9 @@
 """A comparison equals its methods run one by one, by hand, with nothing but the core."""
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
 from shutil import copytree
@@ -27,9 +29,11 @@ from pfge import (
     refresh_batch_norm,
     view_weights,
 )
+from pfge.lab.compare import compare
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.models import build_model
+from pfge.lab.progress import Reporter
 from pfge.schedules import pretraining_schedule
 from pfge.storage import read_tensors
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
@@ -468,6 +472,22 @@ def test_a_run_in_pure_bfloat16_resumes_as_if_it_had_not_been_stopped(tmp_path: 
         run(experiment, tmp_path / "stopped")
     run(experiment, tmp_path / "stopped")
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+
+
+def test_progress_tells_the_iteration_the_loss_the_rate_and_the_members_so_far(tmp_path: Path) -> None:
+    said: list[tuple[str, int, str]] = []
+
+    class Listener(Reporter):
+        @contextmanager
+        def task(self, name: str, total: int) -> Iterator[Callable[[int, str], None]]:  # noqa: ARG002
+            yield lambda done, note: said.append((name, done, note))
+
+    compare(tiny("ensemble.methods=['FGE','PFGE']"), tmp_path, Listener(quiet=True))
+    notes = {(name, done): note for name, done, note in said}
+    assert re.fullmatch(r"loss \d+\.\d{4}  rate 0\.0005  members 5", notes["seed 1: FGE", 10])
+    assert notes["seed 1: FGE", 16].endswith("members 8")
+    assert notes["seed 1: PFGE", 16].endswith("members 4")
+    assert "members" not in notes["seed 1: find w0", 10]
 
 
 # Its parts

@@ -81,7 +81,7 @@ def walk(
                 save()
             if iteration == iterations or iteration % 10 == 0:
                 rate = trajectory.optimizer.param_groups[0]["lr"]
-                advance(iteration, f"loss {value.item():.4f}  rate {rate:.2g}")
+                advance(iteration, f"loss {value.item():.4f}  rate {rate:.2g}{_members(trajectory)}")
                 if log is not None:
                     log.log_metrics({"loss": value.item(), "rate": rate}, iteration)
 
@@ -96,3 +96,9 @@ def walk(
     if log is not None:
         log.finalize("success")
     engine.wait_for_all()
+
+
+def _members(trajectory: Trajectory) -> str:
+    """Return how many members there are so far, of the collector that has most of the path's own points."""
+    counts = [sum(i is not None for i in c.iterations) for c in trajectory.collectors]
+    return f"  members {max(counts)}" if counts else ""
