@@ -12,14 +12,14 @@ from pfge.lab.heap import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 
-def step():
-    # Released together, so that the top of the heap is free and would go back to the system.
-    return [torch.ones(2**24) for _ in range(2)][0].sum()
+def faults_of_a_step():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    both = [torch.ones(2**24) for _ in range(2)]  # larger than anything that malloc would keep unasked
+    del both
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-step()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-step()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+# Small pieces that stay may land between the large ones at first, which then find other places.
+print(min([faults_of_a_step() for _ in range(10)][3:]))
 """
 
 needs_glibc = pytest.mark.skipif(
@@ -41,7 +41,7 @@ def count_page_faults(mode: str, **environment: str) -> int:
 
 
 @needs_glibc
-def test_a_second_step_finds_the_memory_of_the_first() -> None:
+def test_a_step_finds_the_memory_of_those_before() -> None:
     pages = 2 * 2**24 * 4 // os.sysconf("SC_PAGE_SIZE")
     assert count_page_faults("leave") > pages / 2
     assert count_page_faults("keep") < pages / 100
