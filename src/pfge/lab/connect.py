@@ -14,7 +14,6 @@ from pfge.ensemble import Ensemble
 from pfge.ensemble_folder import MANIFEST
 from pfge.lab.bench import Bench
 from pfge.lab.config import ConnectSettings
-from pfge.lab.config_file import load_experiment
 from pfge.lab.curve_walk import trace, walk_curve
 from pfge.lab.data.seeding import generator
 from pfge.lab.engine import Engine
@@ -63,9 +62,7 @@ def connect(
         choice_seed: Decides which pairs those are.
     """
     folder = RunFolder(path)
-    if not folder.config.exists():
-        raise StorageError(f"{path} holds no run; make one by pfge compare --out {path}")
-    experiment = load_experiment(folder.config, overrides)
+    experiment = folder.load_experiment(overrides)
     with folder.opened(experiment):
         _require_same_settings(folder, experiment.connect)
         experiment = replace(

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from pfge.ensemble import Ensemble
 from pfge.ensemble_folder import MANIFEST
 from pfge.lab.bench import Bench
-from pfge.lab.config_file import load_experiment
 from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
+from pfge.lab.pool import Pool
 from pfge.lab.pretrain import find_w0
 from pfge.lab.progress import Reporter
-from pfge.lab.run_folder import CONFIG, RunFolder
+from pfge.lab.run_folder import RunFolder
 from pfge.methods import Setting
 from pfge.storage import StorageError
 from pfge.weights import Weights, buffer_names, distance, interpolate, is_averaged
@@ -84,9 +84,7 @@ def diagnose(
         overrides: Other settings than the run's, such as `data.root`.
     """
     folder = RunFolder(path)
-    if not (path / CONFIG).exists():
-        raise StorageError(f"{path} holds no run; make one by pfge compare --out {path}")
-    experiment = load_experiment(path / CONFIG, overrides)
+    experiment = folder.load_experiment(overrides)
     bench = Bench.set_up(experiment, folder, Engine(experiment.engine), reporter)
     wanted = [(seed, method) for seed in experiment.seeds for method in methods]
     there = [(s, m) for s, m in wanted if (folder.ensemble(s, m) / MANIFEST).exists()]
@@ -111,9 +109,11 @@ def _diagnose(bench: Bench, seed: int, method: str) -> Diagnosis:
     name = f"seed {seed}: {method}"
     losses = _losses(bench, ensemble, train, f"{name}, members")
     middles = _middles(bench, seed, ensemble, train, name)
-    classes = torch.stack([p.argmax(dim=1) for p in bench.predict(ensemble, data, f"{name}, {judged_on}")])
-    errors = [(predicted != data.labels.cpu()).double().mean().item() for predicted in classes]
-    pooled = bench.evaluate(ensemble, data, f"{name}, pooled").growing[-1]["accuracy"]
+    pool, classes, labels = Pool(), [], data.labels.cpu()
+    for probabilities in bench.predict(ensemble, data, f"{name}, {judged_on}"):
+        pool.add(probabilities)
+        classes.append(probabilities.argmax(dim=1))
+    errors = [(predicted != labels).double().mean().item() for predicted in classes]
     parameters = _parameter_names(ensemble.build_model())
     pairs = []
     for first in range(len(ensemble) - 1):
@@ -135,7 +135,7 @@ def _diagnose(bench: Bench, seed: int, method: str) -> Diagnosis:
         method,
         pairs,
         errors,
-        1 - pooled,
+        (pool.mean.argmax(dim=1) != labels).double().mean().item(),
         judged_on,
         _stale_loss(bench, ensemble, w0, train, name),
         _rates(setting, method, ensemble),

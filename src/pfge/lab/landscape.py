@@ -10,12 +10,11 @@ from pfge.curves import Bezier
 from pfge.ensemble_folder import MANIFEST
 from pfge.lab.bench import Bench
 from pfge.lab.config import ConfigError
-from pfge.lab.config_file import load_experiment
 from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
 from pfge.lab.pretrain import find_w0
 from pfge.lab.progress import Reporter
-from pfge.lab.run_folder import CONFIG, RunFolder
+from pfge.lab.run_folder import RunFolder
 from pfge.members import LazyMembers
 from pfge.plane import Plane
 from pfge.storage import StorageError
@@ -54,9 +53,7 @@ def make_landscape(
     if grid < 2:
         raise ConfigError(f"grid must be at least 2 points a side, got {grid}")
     folder = RunFolder(path)
-    if not (path / CONFIG).exists():
-        raise StorageError(f"{path} holds no run; make one by pfge compare --out {path}")
-    experiment = load_experiment(path / CONFIG, overrides)
+    experiment = folder.load_experiment(overrides)
     seed = experiment.seeds[0] if seed is None else seed
     bench = Bench.set_up(experiment, folder, Engine(experiment.engine), reporter)
     pfge = _members(bench, seed, "PFGE")

@@ -4,7 +4,7 @@ import fcntl
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +45,16 @@ class RunFolder:
     def environment(self) -> Path:
         """The file that says where and how the run was made."""
         return self.path / ENVIRONMENT
+
+    def load_experiment(self, overrides: Sequence[str] = ()) -> Experiment:
+        """Return the experiment that the folder is of, with other settings if some are given.
+
+        Raises:
+            StorageError: There is none.
+        """
+        if not self.config.exists():
+            raise StorageError(f"{self.path} holds no run; make one by pfge compare --out {self.path}")
+        return load_experiment(self.config, overrides)
 
     def of_seed(self, seed: int) -> Path:
         """Return the folder of one seed, which exists."""
