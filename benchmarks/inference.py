@@ -2,83 +2,98 @@
 
     python -m benchmarks.inference [--quick] [--run RUN]
 
-All predict the same images in the same batches and take turns in one run; times are medians of ratios to one
-model. With --run, the members, data and splits are those of a finished `pfge compare`, the cascade is fitted
-on its validation data and accuracy is that of its test data; without, a small run on digits is made first.
-Weights: bytes that must be resident at once to predict.
+All predict the same images in the same batches, from files as they would be shipped, and take turns in one
+run; times are medians of ratios to one model. With --run, the members, data and splits are those of a
+finished `pfge compare`, the cascade is fitted on its validation data and accuracy is that of its test data;
+without, a small run on digits is made first. The packed form is an int8 base and 3 bits for each member.
+Weights: bytes that must be resident at once to predict. Peak: the most memory that predicting took, weights
+and activations, each way in a process of its own.
 """
 
 import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
 
+from benchmarks import shipped as ways
+from benchmarks.shipped import Predict, Shipped, Way, peak_bytes
 from pfge import Ensemble, compress, fit_cascade
 from pfge.lab.bench import Bench
 from pfge.lab.compare import compare
 from pfge.lab.config_file import load_experiment
-from pfge.lab.data import Batch, evaluation_batches, take
+from pfge.lab.data import evaluation_batches, take
 from pfge.lab.engine import Engine
+from pfge.lab.models import build_model
 from pfge.lab.progress import Reporter
 from pfge.lab.run_folder import RunFolder
-from pfge.weights import count_bytes, load_weights
+from pfge.weights import count_bytes
 
 DEMO = ["seeds=[1]", "data.halve_test=true", "ensemble.methods=['PFGE']", "pretrain.epochs=3"]
 
-Predict = Callable[[], Tensor]
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to predict, with the weights that it keeps resident."""
+
+    name: str
+    way: Way
+    weights: int
 
 
 def open_run(path: Path) -> tuple[Bench, Ensemble]:
-    """Return the data and models of a run, and its PFGE ensemble."""
+    """Return the data of a run, and its PFGE ensemble."""
     experiment = load_experiment(path / "config.toml")
     bench = Bench.set_up(experiment, RunFolder(path), Engine(experiment.engine), Reporter(quiet=True))
-    return bench, bench.load_ensemble(bench.folder.ensemble(experiment.seeds[0], "PFGE"))
+    members = bench.folder.ensemble(experiment.seeds[0], "PFGE")
+    return bench, Ensemble.load(members, partial(channels_last_model, *model_arguments(bench)))
 
 
-def make_modules(ensemble: Ensemble) -> list[nn.Module]:
-    """Return a module of its own for each member, as most programs have."""
-    modules = []
-    for member in ensemble.members:
-        module = ensemble.build_model().eval().requires_grad_(False)
-        load_weights(module, member)
-        modules.append(module)
-    return modules
+def model_arguments(bench: Bench) -> tuple[str, int, int]:
+    """Return what another process needs to build the model."""
+    splits = bench.splits
+    return bench.experiment.model.name, len(splits.train.class_names), len(splits.normalization.mean)
 
 
-@torch.no_grad()
-def predict_by_loop(modules: Sequence[nn.Module], inputs: Sequence[Tensor]) -> Tensor:
-    """Pool batch by batch, all modules resident."""
-    return torch.cat([torch.stack([m(x).softmax(dim=1) for m in modules]).mean(0) for x in inputs])
+def channels_last_model(name: str, classes: int, channels: int) -> nn.Module:
+    """Return a new model in the memory format that is faster on CPUs."""
+    model = build_model(name, classes=classes, channels=channels)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
 
 
-def make_vmap(modules: list[nn.Module], inputs: Sequence[Tensor]) -> Predict:
-    """Return a prediction by all members at once, stacked."""
-    parameters, buffers = stack_module_state(modules)
-    skeleton = modules[0]
-
-    def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-        logits: Tensor = functional_call(skeleton, (parameters, buffers), (x,))
-        return logits.softmax(dim=1)
-
-    @torch.no_grad()
-    def predict() -> Tensor:
-        return torch.cat([vmap(one, in_dims=(0, 0, None))(parameters, buffers, x).mean(0) for x in inputs])
-
-    return predict
+def read(bench: Bench, part: str, images: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and classes of a part of the data."""
+    data = getattr(bench.splits, part)
+    data = take(data, min(images, len(data)), 0, part=part)
+    ((inputs, labels),) = evaluation_batches(data, bench.splits.normalization, batch_size=len(data))
+    return inputs, labels
 
 
-def take_turns(ways: dict[str, Predict], rounds: int) -> dict[str, list[float]]:
+def make_contenders(ensemble: Ensemble, packed: Ensemble) -> list[Contender]:
+    members, one = len(ensemble), count_bytes(ensemble.members[0])
+    return [
+        Contender("one model", ways.one_model, one),
+        Contender(f"{members} modules, loop", ways.loop, members * one),
+        Contender(f"{members} modules, vmap", ways.by_vmap, members * one),
+        Contender("streaming float32", ways.streaming, 2 * one),
+        Contender("streaming packed", ways.packed, packed.nbytes + one),
+        Contender("cascade, packed", ways.cascade, packed.nbytes + one),
+        Contender("ONNX Runtime, packed", ways.onnx_runtime, packed.nbytes + one),
+    ]
+
+
+def take_turns(predictions: dict[str, Predict], rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each way, round by round."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in predictions}
     for turn in range(rounds + 1):
-        for name, predict in ways.items():
+        for name, predict in predictions.items():
             start = time.perf_counter()
             predict()
             if turn:  # the first round warms up
@@ -86,67 +101,54 @@ def take_turns(ways: dict[str, Predict], rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
-def measure(bench: Bench, ensemble: Ensemble, images: int, rounds: int) -> dict[str, float]:
+def measure(bench: Bench, ensemble: Ensemble, folder: Path, images: int, rounds: int) -> dict[str, float]:
     """Print the table and return its ratios."""
-    splits, settings = bench.splits, bench.experiment.data
-
-    def batches(count: int, part: str) -> tuple[list[Batch], Tensor]:
-        data = take(getattr(splits, part), min(count, len(getattr(splits, part))), 0, part=part)
-        source = evaluation_batches(data, splits.normalization, batch_size=settings.evaluation_batch_size)
-        return list(source), data.labels
-
-    validation, validation_labels = batches(0, "validation")
-    test, labels = batches(images, "test")
-    inputs = [x for x, _ in test]
+    batch_size = bench.experiment.data.evaluation_batch_size
+    validation, validation_labels = read(bench, "validation", 0)
+    inputs, labels = read(bench, "test", images)
     packed = compress(ensemble, delta_bits=3, small_bits=16)
-    cascade = fit_cascade(packed, validation, validation_labels, max_accuracy_loss=0.001)
-    modules = make_modules(ensemble)
-    one, members = count_bytes(ensemble.members[0]), len(ensemble)
-    ways: dict[str, Predict] = {
-        "one model": lambda: predict_by_loop(modules[:1], inputs),
-        f"{members} modules, loop": lambda: predict_by_loop(modules, inputs),
-        f"{members} modules, vmap": make_vmap(modules, inputs),
-        "streaming float32": lambda: ensemble.predict_batches(test),
-        "streaming packed": lambda: packed.predict_batches(test),
-        "cascade, packed": lambda: cascade.predict_batches(packed, test).probabilities,
-    }
-    resident = [
-        one,
-        members * one,
-        members * one,
-        (members + 1) * one,
-        packed.nbytes + one,
-        packed.nbytes + one,
-    ]
+    cascade = fit_cascade(packed, validation.split(batch_size), validation_labels, max_accuracy_loss=0.001)
+    shipped = Shipped(folder, ensemble.build_model, batch_size)
+    shipped.write(ensemble, cascade, inputs)
+    contenders = make_contenders(ensemble, packed)
+    predictions = {contender.name: contender.way(shipped, shipped.inputs()) for contender in contenders}
     accuracies = {
-        name: (predict().argmax(dim=1) == labels).double().mean().item() for name, predict in ways.items()
+        name: (predict().argmax(dim=1) == labels).double().mean().item()
+        for name, predict in predictions.items()
     }
-    seconds = take_turns(ways, rounds)
-    asked = cascade.predict_batches(packed, test).asked.double().mean().item()
+    seconds = take_turns(predictions, rounds)
+    peaks = {c.name: peak_bytes(c.way, shipped, torch.get_num_threads()) for c in contenders}
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, {ensemble.model}, "
-        f"{len(labels)} images\n"
+        f"{len(labels)} images in batches of {batch_size}\n"
     )
-    print(f"{'way':<22}{'time, x one model':>18}{'weights, x one':>16}{'accuracy %':>12}")
+    print(f"{'way':<22}{'time, x one':>12}{'weights, x one':>16}{'peak, MB':>10}{'accuracy %':>12}")
+    one = contenders[0]
     ratios: dict[str, float] = {}
-    for (name, times), size in zip(seconds.items(), resident, strict=True):
-        ratios[name] = median(t / o for t, o in zip(times, seconds["one model"], strict=True))
-        print(f"{name:<22}{ratios[name]:>18.2f}{size / one:>16.2f}{100 * accuracies[name]:>12.2f}")
-    print(
-        f"\nThe cascade asks {asked:.2f} members on average, at confidence {cascade.threshold:.3f} "
-        f"({cascade.rule})."
-    )
+    for c in contenders:
+        ratios[c.name] = median(t / o for t, o in zip(seconds[c.name], seconds[one.name], strict=True))
+        print(
+            f"{c.name:<22}{ratios[c.name]:>12.2f}{c.weights / one.weights:>16.2f}{peaks[c.name] / 1e6:>10.1f}"
+            f"{100 * accuracies[c.name]:>12.2f}"
+        )
+    asked = cascade.predict_batches(packed, inputs.split(batch_size)).asked.double().mean().item()
+    print(f"\nThe cascade asks {asked:.2f} members on average ({cascade}).")
     unpacking = _seconds_of_unpacking(packed)
-    forward = median(seconds["one model"]) * settings.evaluation_batch_size / len(labels)
+    forward = median(seconds[one.name]) * batch_size / len(labels)
     print(f"Unpacking a member takes {unpacking / forward:.1%} of a forward pass of a batch.")
     return {
-        **{name.replace(" ", "_").replace(",", ""): value for name, value in ratios.items()},
+        **{_key(name): value for name, value in ratios.items()},
+        **{f"peak_{_key(name)}": peak / peaks[one.name] for name, peak in peaks.items()},
         "cascade_accuracy_loss_points": 100
         * (accuracies["streaming float32"] - accuracies["cascade, packed"]),
         "cascade_mean_members": asked,
-        "packed_bytes_of_one_model": packed.nbytes / one,
+        "packed_bytes_of_one_model": packed.nbytes / one.weights,
         "unpacking_share_of_a_batch": unpacking / forward,
     }
+
+
+def _key(name: str) -> str:
+    return name.replace(" ", "_").replace(",", "")
 
 
 def _seconds_of_unpacking(packed: Ensemble) -> float:
@@ -168,7 +170,7 @@ def main() -> None:
         path = options.run or Path(folder) / "digits"
         if options.run is None:
             compare(load_experiment(None, DEMO), path, Reporter(quiet=True))
-        ratios = measure(*open_run(path), images, rounds)
+        ratios = measure(*open_run(path), Path(folder) / "shipped", images, rounds)
     print(json.dumps({name: round(value, 4) for name, value in ratios.items()}))
 
 
