@@ -99,7 +99,7 @@ def test_a_budget_that_nobody_can_meet_says_the_smallest(ensemble: Ensemble) -> 
 def test_a_divergence_is_kept_and_one_bit_less_would_not_keep_it(ensemble: Ensemble) -> None:
     found = compress(ensemble, max_kl=1e-5, validation=VALIDATION)
     assert divergence(ensemble, found) <= 1e-5
-    ladder = Ladder(ensemble.members, find_shared(ensemble.members), PackSettings())
+    ladder = Ladder(ensemble.members, find_shared(ensemble.members, PackSettings()), PackSettings())
     rung = sum(widths(found).values()) - 2  # two tensors of one bit are the lowest rung
     assert widths(found) == ladder.at(rung)
     assert divergence(ensemble, compress(ensemble, delta_bits=ladder.at(rung - 1))) > 1e-5

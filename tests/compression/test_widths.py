@@ -25,7 +25,7 @@ def make_members(count: int = 3) -> list[Weights]:
 
 
 MEMBERS = make_members()
-LADDER = Ladder(MEMBERS, find_shared(MEMBERS), SETTINGS)
+LADDER = Ladder(MEMBERS, find_shared(MEMBERS, SETTINGS), SETTINGS)
 # A bit costs each of 3 members an eighth of a byte a number.
 LARGE, SMALL = 3 * 40 * 64 // 8, 3 * 4 * 64 // 8
 

@@ -31,7 +31,7 @@ def test_bytes_are_those_of_a_compressed_ensemble(form: Form, members: int) -> N
     made = compress(
         Ensemble(close_members(members, spread=0.001), make_mlp),
         base_bits=form.settings.base_bits,
-        delta_bits=form.bits if members > 1 else None,
+        delta_bits=form.bits,
         group=form.settings.group,
     )
     assert form.size(LAYOUT, members) == made.nbytes

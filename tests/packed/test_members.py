@@ -106,6 +106,14 @@ def test_without_a_base_each_member_is_packed_by_itself() -> None:
         assert torch.equal(found["0.weight"], member["0.weight"].half().float())
 
 
+def test_one_member_without_a_base_has_the_width_that_is_asked_for() -> None:
+    members = close_members(1)
+    eight = pack_members(members, 8, PackSettings(base_bits=None, group=None))
+    assert torch.equal(eight[0]["0.weight"], quantize(members[0]["0.weight"], 8, 4).numbers().view(8, 4))
+    # Rows of 4 and of 8 bytes, a 2-byte step a row, 43 floats and the counter.
+    assert eight.nbytes == (32 + 2 * 8) + (24 + 2 * 3) + 4 * 43 + 8
+
+
 def test_members_keep_the_models_own_types() -> None:
     members = [copy_weights(view_weights(make_mlp(seed).bfloat16())) for seed in range(2)]
     for found, member in zip(pack_members(members, 3, PackSettings()), members, strict=True):
@@ -200,12 +208,12 @@ def test_what_float16_cannot_hold_keeps_its_own_type() -> None:
 def test_members_that_cannot_be_packed_are_refused() -> None:
     members = close_members()
     with pytest.raises(ValueError, match="needs a member to be compressed, this one is empty"):
-        find_shared([])
+        find_shared([], PackSettings())
     with pytest.raises(ValueError, match=r"4.bias is \[3\] in member 1 and \[5\] in member 2"):
-        find_shared([members[0], copy_weights(view_weights(make_mlp(classes=5)))])
+        find_shared([members[0], copy_weights(view_weights(make_mlp(classes=5)))], PackSettings())
     members[1]["4.weight"][0, 0] = torch.nan
     with pytest.raises(ValueError, match=r"must be finite to be compressed, but 4.weight of member 2 is not"):
-        find_shared(members)
+        find_shared(members, PackSettings())
 
 
 @pytest.mark.parametrize(

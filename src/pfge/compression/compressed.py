@@ -63,7 +63,7 @@ def compress(
         )
     if validation is None and (floor.is_set or refresh is not None):
         raise ValueError("max_kl, max_nll_increase and refresh need validation data; pass validation=batches")
-    shared = find_shared(ensemble.members)
+    shared = find_shared(ensemble.members, settings)
     if base_bits is not None:
         _warn_if_far_apart(ensemble.members, shared)
     attempts = _Attempts(ensemble, settings, shared, refresh)

@@ -46,8 +46,7 @@ class Form:
             if not is_packed(tensor):
                 total += own * (members if tensor.is_floating_point() else 1)
             elif self.settings.base_bits is None:
-                # One member by itself is the same in all members, and such tensors stay as they are.
-                total += own if members == 1 else members * delta_size(tensor, self.bits, self.settings)
+                total += members * delta_size(tensor, self.bits, self.settings)
             else:
                 channel = PackSettings(group=None).group_of(tensor)
                 total += quantized_size(tensor.numel(), 8, channel)

@@ -58,7 +58,7 @@ class Shared:
 
     Args:
         means: The mean of each tensor that is packed, in float32.
-        identical: The names of tensors that are the same in all members.
+        identical: The names of tensors that are the same in all members, and so are stored once.
     """
 
     means: Weights
@@ -71,7 +71,7 @@ def is_packed(tensor: Tensor) -> bool:
 
 
 @torch.no_grad()
-def find_shared(members: Sequence[Weights]) -> Shared:
+def find_shared(members: Sequence[Weights], settings: PackSettings) -> Shared:
     """Read all members once, refusing those that cannot be packed."""
     if not len(members):
         raise ValueError("an ensemble needs a member to be compressed, this one is empty")
@@ -85,6 +85,8 @@ def find_shared(members: Sequence[Weights]) -> Shared:
         identical = {name for name in identical if torch.equal(first[name], member[name])}
         for name, mean in means.items():
             mean.lerp_(member[name].to("cpu", torch.float32), 1 / number)
+    if len(members) == 1 and settings.base_bits is None:
+        identical -= means.keys()  # there is no base to hold them
     return Shared(means, frozenset(identical))
 
 
@@ -121,7 +123,7 @@ def pack_members(
         settings: All else.
         shared: What `find_shared` gives, if it is there already.
     """
-    shared = shared or find_shared(members)
+    shared = shared or find_shared(members, settings)
     differing = [name for name in shared.means if name not in shared.identical]
     widths = dict.fromkeys(differing, delta_bits) if isinstance(delta_bits, int) else dict(delta_bits)
     if widths.keys() != set(differing):
