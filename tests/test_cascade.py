@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge import Cascade, Ensemble, StorageError, compress, fit_cascade
+from pfge.calibration import Temperatures
 from pfge.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from tests.test_ensemble import make_members
 from tests.toys import make_batch, make_mlp
@@ -26,7 +27,8 @@ def transcription(ensemble: Ensemble, cascade: Cascade) -> tuple[Tensor, list[in
     probabilities, asked = [], []
     for example in range(len(X)):
         for count in range(1, len(answers) + 1):
-            mean = answers[:count, example].mean(dim=0)
+            mean = answers[:count, example].mean(dim=0) ** (1 / ensemble.temperatures.pooled)
+            mean /= mean.sum()
             votes = {int(vote) for vote in answers[:count, example].argmax(dim=1)}
             sure = mean.max() >= cascade.threshold and (cascade.rule == "confidence" or len(votes) == 1)
             if sure or count == len(answers):
@@ -59,6 +61,27 @@ def test_a_threshold_that_nobody_reaches_is_the_whole_ensemble(ensemble: Ensembl
     found = Cascade((1, 0, 2), 2.0).predict(ensemble, X)
     torch.testing.assert_close(found.probabilities, ensemble.predict(X))
     assert found.asked.tolist() == [3] * len(X)
+
+
+CALIBRATED = Temperatures(1.7, (0.9, 1.2, 1.5))
+
+
+def test_a_cascade_that_asks_everybody_is_the_calibrated_ensemble_to_the_last_bit() -> None:
+    ensemble = Ensemble(make_members(), make_mlp, temperatures=CALIBRATED)
+    found = Cascade((0, 1, 2), 2.0).predict_batches(ensemble, BATCHES)
+    assert torch.equal(found.probabilities, ensemble.predict_batches(BATCHES))
+    plain = Ensemble(make_members(), make_mlp, temperatures=Temperatures(members=CALIBRATED.members))
+    assert not torch.allclose(found.probabilities, plain.predict(X), atol=0.01)
+
+
+def test_examples_stop_by_the_confidence_at_the_ensembles_temperature() -> None:
+    ensemble = Ensemble(make_members(), make_mlp, temperatures=CALIBRATED)
+    cascade = Cascade((2, 0, 1), 0.36)
+    found = cascade.predict_batches(ensemble, BATCHES)
+    probabilities, asked = transcription(ensemble, cascade)
+    assert set(asked) == {1, 2, 3}
+    assert found.asked.tolist() == asked
+    torch.testing.assert_close(found.probabilities, probabilities)
 
 
 def test_only_unsure_examples_reach_later_members() -> None:
@@ -100,10 +123,10 @@ def test_the_report_has_the_metrics_and_the_cost(ensemble: Ensemble) -> None:
     assert report.seconds > 0
 
 
-def fixed(answers: Tensor) -> Ensemble:
+def fixed(answers: Tensor, temperature: float = 1.0) -> Ensemble:
     """Members whose probabilities are given, [K, N, C]: the batch holds the numbers of the examples."""
     members = [{"weight": member.log()} for member in answers]
-    return Ensemble(members, lambda: nn.Embedding(*answers.shape[1:]))
+    return Ensemble(members, lambda: nn.Embedding(*answers.shape[1:]), temperatures=Temperatures(temperature))
 
 
 # Member 0 errs on example 3, unsure; member 1 is right everywhere; together they are right.
@@ -147,6 +170,23 @@ def test_a_smaller_loss_asks_more_members(ensemble: Ensemble) -> None:
         assert report.nll <= whole + loss
         costs.append(report.mean_members)
     assert costs[0] > costs[1] > costs[2] == 1
+
+
+def test_the_fit_is_at_the_ensembles_temperature() -> None:
+    # Of two classes the surer stays the surer at any temperature, so the same examples stop; the
+    # confidence from which they do is another.
+    generator = torch.Generator().manual_seed(1)
+    answers = (2 * torch.randn(3, 60, 2, generator=generator)).softmax(dim=2)
+    examples, classes = torch.arange(60), answers.mean(dim=0).argmax(dim=1)
+    plain, hot = fixed(answers), fixed(answers, temperature=3.0)
+    one, two = (fit_cascade(e, [examples], classes, max_accuracy_loss=0.0) for e in (plain, hot))
+    asked = one.predict(plain, examples).asked
+    assert len(set(asked.tolist())) > 1
+    assert two.predict(hot, examples).asked.tolist() == asked.tolist()
+    assert two.threshold < one.threshold
+    increase = fit_cascade(hot, [examples], classes, max_nll_increase=0.01)
+    whole = negative_log_likelihood(hot.predict(examples), classes)
+    assert increase.measure(hot, [examples], classes).nll <= whole + 0.01
 
 
 def test_a_fit_needs_a_loss(ensemble: Ensemble) -> None:

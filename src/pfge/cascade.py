@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pfge.calibration import scale_probabilities
 from pfge.ensemble import Ensemble
 from pfge.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from pfge.storage import StorageError, read_json_object, write_json
@@ -43,6 +44,8 @@ class CascadeReport:
 class Cascade:
     """Which members answer, and when an example stops: once the mean probabilities so far are sure.
 
+    They are taken at the ensemble's temperatures, so that a cascade which asks everybody is the ensemble.
+
     Args:
         order: The members, in the order in which they answer.
         threshold: The confidence, the largest of the mean probabilities, from which an example is sure.
@@ -75,6 +78,7 @@ class Cascade:
         if len(ensemble) != len(self.order):
             raise ValueError(f"this cascade is of {len(self.order)} members, got {len(ensemble)} of them")
         stopped: list[tuple[Tensor, Tensor, Tensor]] = []
+        temperature = ensemble.temperatures.pooled
         predict = ensemble.predictor(self.order[0])
         waiting: list[_Waiting] = []
         examples = 0
@@ -82,7 +86,8 @@ class Cascade:
             found = predict(batch)
             rows = torch.arange(examples, examples + len(found), device=found.device)
             examples += len(found)
-            waiting += self._settle(_Waiting(rows, batch, found, found.argmax(dim=1)), 1, stopped)
+            group = _Waiting(rows, batch, found, found.argmax(dim=1))
+            waiting += self._settle(group, 1, temperature, stopped)
         if not examples:
             raise ValueError("predicting needs at least one batch, got none")
         for asked, member in enumerate(self.order[1:], 2):
@@ -90,7 +95,7 @@ class Cascade:
                 break
             predict = ensemble.predictor(member)
             answered = [group.with_answer(predict(group.batch)) for group in waiting]
-            waiting = [left for group in answered for left in self._settle(group, asked, stopped)]
+            waiting = [g for group in answered for g in self._settle(group, asked, temperature, stopped)]
         rows, probabilities, asked_of = (torch.cat(parts) for parts in zip(*stopped, strict=True))
         order = rows.argsort()
         return CascadePrediction(probabilities[order], asked_of[order])
@@ -129,10 +134,10 @@ class Cascade:
         raise StorageError(f"{path} must be a cascade of format {FORMAT!r}, version {VERSION}")
 
     def _settle(
-        self, group: "_Waiting", asked: int, stopped: list[tuple[Tensor, Tensor, Tensor]]
+        self, group: "_Waiting", asked: int, temperature: float, stopped: list[tuple[Tensor, Tensor, Tensor]]
     ) -> list["_Waiting"]:
         """Note the examples that stop after so many members, and return the others, if there are any."""
-        mean = group.total / asked
+        mean = scale_probabilities(group.total / asked, temperature)
         sure = mean.max(dim=1).values >= self.threshold
         if self.rule == "agreement":
             sure &= group.vote >= 0

@@ -1,12 +1,13 @@
 """Choose a cascade on validation data: the fewest members for a stated loss."""
 
 from collections.abc import Iterable
-from itertools import product
+from itertools import accumulate, product
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pfge.calibration import scale_probabilities
 from pfge.cascade import NEVER, RULES, Cascade
 from pfge.ensemble import Ensemble
 from pfge.metrics import negative_log_likelihood
@@ -39,7 +40,8 @@ def fit_cascade(
     if max_accuracy_loss is None and max_nll_increase is None:
         raise ValueError("a cascade is fitted to a loss; pass max_accuracy_loss, max_nll_increase or both")
     answers = torch.stack([member.cpu() for member in ensemble.predict_each(batches)])
-    whole = answers.mean(dim=0)
+    temperature = ensemble.temperatures.pooled
+    whole = scale_probabilities(answers.mean(dim=0), temperature)
     right = whole.argmax(dim=1) == targets
     most_lost = 1.0 if max_accuracy_loss is None else max_accuracy_loss
     most_nll = torch.inf
@@ -47,7 +49,7 @@ def fit_cascade(
         most_nll = negative_log_likelihood(whole, targets) + max_nll_increase
     best, fewest = Cascade(range(len(ensemble)), NEVER), (float(len(ensemble)), torch.inf)
     for order, rule in product(_orders(answers, targets), RULES):
-        stages = _Stages(answers[order])
+        stages = _Stages(answers[order], temperature)
         for threshold in stages.thresholds():
             probabilities, asked = stages.stop(threshold, rule)
             cost = asked.double().mean().item(), negative_log_likelihood(probabilities, targets)
@@ -66,9 +68,10 @@ def _orders(answers: Tensor, targets: Tensor) -> list[list[int]]:
 class _Stages:
     """The mean of the first 1, 2, ... members, and how sure each is."""
 
-    def __init__(self, answers: Tensor):
-        numbers = torch.arange(1, len(answers) + 1)[:, None, None]
-        self._means = answers.cumsum(dim=0) / numbers
+    def __init__(self, answers: Tensor, temperature: float):
+        # Added as a cascade adds them, so that rounding lets the same examples stop.
+        means = [total / asked for asked, total in enumerate(accumulate(answers), 1)]
+        self._means = scale_probabilities(torch.stack(means), temperature)
         self._confidence = self._means.max(dim=2).values
         votes = answers.argmax(dim=2)
         self._agreed = (votes == votes[0]).cummin(dim=0).values
