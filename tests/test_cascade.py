@@ -30,8 +30,11 @@ def transcription(ensemble: Ensemble, cascade: Cascade) -> tuple[Tensor, list[in
             mean = answers[:count, example].mean(dim=0) ** (1 / ensemble.temperatures.pooled)
             mean /= mean.sum()
             votes = {int(vote) for vote in answers[:count, example].argmax(dim=1)}
-            sure = mean.max() >= cascade.threshold and (cascade.rule == "confidence" or len(votes) == 1)
-            if sure or count == len(answers):
+            if count == len(answers):
+                break
+            if mean.max() >= cascade.thresholds[count - 1] and (
+                cascade.rule == "confidence" or len(votes) == 1
+            ):
                 break
         probabilities.append(mean)
         asked.append(count)
@@ -40,9 +43,9 @@ def transcription(ensemble: Ensemble, cascade: Cascade) -> tuple[Tensor, list[in
 
 @pytest.mark.parametrize("rule", ["confidence", "agreement"])
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-@pytest.mark.parametrize("threshold", [0.3, 0.45, 0.6])
+@pytest.mark.parametrize("threshold", [0.3, 0.45, 0.6, (0.6, 0.42), (0.42, 0.6)])
 def test_examples_stop_when_they_are_sure(
-    ensemble: Ensemble, order: tuple[int, ...], threshold: float, rule: str
+    ensemble: Ensemble, order: tuple[int, ...], threshold: float | tuple[float, float], rule: str
 ) -> None:
     cascade = Cascade(order, threshold, rule)
     found = cascade.predict_batches(ensemble, BATCHES)
@@ -161,6 +164,21 @@ def test_an_example_lost_is_not_made_good_by_one_gained() -> None:
     assert found.predict(fixed(answers), EXAMPLES).asked.tolist() == [1, 1, 1, 1]
 
 
+def test_the_fit_lets_the_threshold_fall_where_that_asks_fewer() -> None:
+    # Each member is wrong on an example of its own, at 0.8, which the next puts right, at 0.595; on the last
+    # example all are unsure, at 0.6. One threshold has to be above 0.8 and asks 3 + 1 + 1 + 3 members;
+    # one that falls to 0.595 asks 2 + 1 + 1 + 2.
+    answers = torch.tensor([0.99, 0.01]).repeat(3, 4, 1)
+    answers[range(3), range(3)] = torch.tensor([0.2, 0.8])
+    answers[:, 3] = torch.tensor([0.6, 0.4])
+    ensemble, zeros = fixed(answers), torch.zeros(4, dtype=torch.int64)
+    even = [Cascade((0, 1, 2), t).measure(ensemble, [EXAMPLES], zeros) for t in (0.59, 0.79, 0.81, 0.98, 1)]
+    assert [round(4 * report.mean_members) for report in even if report.accuracy == 1] == [8, 8, 12]
+    found = fit_cascade(ensemble, [EXAMPLES], zeros, max_accuracy_loss=0.0)
+    report = found.measure(ensemble, [EXAMPLES], zeros)
+    assert (4 * report.mean_members, report.accuracy) == (6, 1)
+
+
 def test_a_smaller_loss_asks_more_members(ensemble: Ensemble) -> None:
     whole = negative_log_likelihood(ensemble.predict(X), Y)
     costs = []
@@ -173,17 +191,17 @@ def test_a_smaller_loss_asks_more_members(ensemble: Ensemble) -> None:
 
 
 def test_the_fit_is_at_the_ensembles_temperature() -> None:
-    # Of two classes the surer stays the surer at any temperature, so the same examples stop; the
-    # confidence from which they do is another.
+    # Of two classes the surer stays the surer at any temperature, so the same examples stop after the first
+    # of two members; the confidence from which they do is another.
     generator = torch.Generator().manual_seed(1)
-    answers = (2 * torch.randn(3, 60, 2, generator=generator)).softmax(dim=2)
+    answers = (2 * torch.randn(2, 60, 2, generator=generator)).softmax(dim=2)
     examples, classes = torch.arange(60), answers.mean(dim=0).argmax(dim=1)
     plain, hot = fixed(answers), fixed(answers, temperature=3.0)
     one, two = (fit_cascade(e, [examples], classes, max_accuracy_loss=0.0) for e in (plain, hot))
     asked = one.predict(plain, examples).asked
-    assert len(set(asked.tolist())) > 1
+    assert set(asked.tolist()) == {1, 2}
     assert two.predict(hot, examples).asked.tolist() == asked.tolist()
-    assert two.threshold < one.threshold
+    assert two.thresholds < one.thresholds
     increase = fit_cascade(hot, [examples], classes, max_nll_increase=0.01)
     whole = negative_log_likelihood(hot.predict(examples), classes)
     assert increase.measure(hot, [examples], classes).nll <= whole + 0.01
@@ -200,9 +218,24 @@ def test_a_cascade_is_saved_and_loaded(tmp_path: Path) -> None:
     assert Cascade.load(tmp_path / "cascade.json") == cascade
 
 
+def test_a_cascade_with_a_threshold_after_each_member_is_saved_and_loaded(tmp_path: Path) -> None:
+    cascade = Cascade((2, 0, 1), (0.9, 0.7))
+    cascade.save(tmp_path / "cascade.json")
+    assert Cascade.load(tmp_path / "cascade.json") == cascade
+
+
+def test_a_file_of_the_first_version_is_read(tmp_path: Path) -> None:
+    (tmp_path / "cascade.json").write_text(
+        '{"format": "pfge-cascade", "version": 1, "order": [1, 0], "threshold": 0.75, "rule": "confidence"}'
+    )
+    assert Cascade.load(tmp_path / "cascade.json") == Cascade((1, 0), 0.75)
+
+
 def test_another_file_is_no_cascade(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"format": "other"}')
-    with pytest.raises(StorageError, match=r"x\.json must be a cascade of format 'pfge-cascade', version 1"):
+    with pytest.raises(
+        StorageError, match=r"x\.json must be a cascade of format 'pfge-cascade', version 2 or older"
+    ):
         Cascade.load(tmp_path / "x.json")
 
 
@@ -212,6 +245,8 @@ def test_another_file_is_no_cascade(tmp_path: Path) -> None:
         (((0, 2), 0.5), r"order must name each member, from 0 on, once, got \[0, 2\]"),
         (((), 0.5), r"order must name each member, from 0 on, once, got \[\]"),
         (((0,), 0.0), "threshold must be above 0, got 0.0"),
+        (((0, 1, 2), (0.5, 0.0)), r"threshold must be above 0, got \(0.5, 0.0\)"),
+        (((0, 1, 2), (0.5,)), "threshold must be one number, or 2 for 3 members, got 1"),
         (((0,), 0.5, "luck"), "rule must be one of confidence, agreement, got 'luck'"),
     ],
 )

@@ -15,9 +15,10 @@ from pfge.metrics import accuracy, expected_calibration_error, negative_log_like
 from pfge.storage import StorageError, read_json_object, write_json
 
 FORMAT = "pfge-cascade"
-VERSION = 1
+VERSION = 2
+READABLE = (1, VERSION)  # the first had one threshold for all
 RULES = ("confidence", "agreement")
-NEVER = 2.0  # a threshold that no confidence reaches
+NEVER, ALWAYS = 2.0, 0.0  # thresholds that no confidence reaches, and that all do
 
 
 @dataclass(frozen=True)
@@ -48,21 +49,35 @@ class Cascade:
 
     Args:
         order: The members, in the order in which they answer.
-        threshold: The confidence, the largest of the mean probabilities, from which an example is sure.
+        threshold: The confidence, the largest of the mean probabilities, from which an example is sure; or
+            one after each member but the last, after which every example stops.
         rule: "confidence" for that alone; "agreement" if all members so far must also name one class.
     """
 
     order: Sequence[int]
-    threshold: float
+    threshold: float | Sequence[float]
     rule: str = "confidence"
 
     def __post_init__(self) -> None:
         if not self.order or sorted(self.order) != list(range(len(self.order))):
             raise ValueError(f"order must name each member, from 0 on, once, got {list(self.order)}")
-        if not self.threshold > 0:
+        if len(self.thresholds) != len(self.order) - 1:
+            raise ValueError(
+                f"threshold must be one number, or {len(self.order) - 1} for {len(self.order)} members, got "
+                f"{len(self.thresholds)}"
+            )
+        given = self.threshold if isinstance(self.threshold, Sequence) else [self.threshold]
+        if not all(threshold > 0 for threshold in given):
             raise ValueError(f"threshold must be above 0, got {self.threshold}")
         if self.rule not in RULES:
             raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The confidence from which an example is sure after each member but the last."""
+        if isinstance(self.threshold, Sequence):
+            return tuple(self.threshold)
+        return (self.threshold,) * (len(self.order) - 1)
 
     def predict(self, ensemble: Ensemble, x: Any) -> CascadePrediction:
         """Return the prediction for one batch."""
@@ -127,22 +142,20 @@ class Cascade:
                 "format": str(name),
                 "version": int(version),
                 "order": [*order],
-                "threshold": float() | int() as threshold,
+                "threshold": float() | int() | [*_] as threshold,
                 "rule": str(rule),
-            } if (name, version) == (FORMAT, VERSION) and all(isinstance(member, int) for member in order):
-                return cls(tuple(order), threshold, rule)
-        raise StorageError(f"{path} must be a cascade of format {FORMAT!r}, version {VERSION}")
+            } if name == FORMAT and version in READABLE and _are_numbers(order, threshold):
+                return cls(tuple(order), tuple(threshold) if isinstance(threshold, list) else threshold, rule)
+        raise StorageError(f"{path} must be a cascade of format {FORMAT!r}, version {VERSION} or older")
 
     def _settle(
         self, group: "_Waiting", asked: int, temperature: float, stopped: list[tuple[Tensor, Tensor, Tensor]]
     ) -> list["_Waiting"]:
         """Note the examples that stop after so many members, and return the others, if there are any."""
         mean = scale_probabilities(group.total / asked, temperature)
-        sure = mean.max(dim=1).values >= self.threshold
-        if self.rule == "agreement":
+        sure = mean.max(dim=1).values >= (*self.thresholds, ALWAYS)[asked - 1]
+        if self.rule == "agreement" and asked < len(self.order):
             sure &= group.vote >= 0
-        if asked == len(self.order):
-            sure = torch.ones_like(sure)
         stopped.append((group.rows[sure], mean[sure], torch.full_like(group.rows[sure], asked)))
         return [] if bool(sure.all()) else [group.only(~sure)]
 
@@ -169,6 +182,11 @@ class _Waiting:
 
     def only(self, chosen: Tensor) -> "_Waiting":
         return _Waiting(self.rows[chosen], _select(self.batch, chosen), self.total[chosen], self.vote[chosen])
+
+
+def _are_numbers(order: list[Any], threshold: Any) -> bool:
+    thresholds = threshold if isinstance(threshold, list) else [threshold]
+    return all(isinstance(m, int) for m in order) and all(isinstance(t, float | int) for t in thresholds)
 
 
 def _select(batch: Any, chosen: Tensor) -> Any:

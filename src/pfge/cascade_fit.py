@@ -1,7 +1,7 @@
 """Choose a cascade on validation data: the fewest members for a stated loss."""
 
-from collections.abc import Iterable
-from itertools import accumulate, product
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, combinations, product
 from typing import Any
 
 import torch
@@ -11,8 +11,10 @@ from pfge.calibration import scale_probabilities
 from pfge.cascade import NEVER, RULES, Cascade
 from pfge.ensemble import Ensemble
 from pfge.metrics import negative_log_likelihood
+from pfge.scores import score_examples
 
 _THRESHOLDS = 100  # tried for each order and rule
+_ENDS = 30  # tried for the first and the last of thresholds that fall
 
 
 def fit_cascade(
@@ -25,7 +27,9 @@ def fit_cascade(
 ) -> Cascade:
     """Return the cascade that asks fewest members on validation data and loses no more than is stated.
 
-    Three orders are tried, as they are, the last first, and the best first, each with both rules. One that
+    Three orders are tried, as they are, the last first, and the best first, each with both rules and one
+    threshold for all members. Then the threshold may fall, evenly from the first member to the last: two
+    numbers, because one of its own for each member would fit the luck of the validation data. A cascade that
     asks all members loses nothing, so there always is one.
 
     Args:
@@ -40,23 +44,31 @@ def fit_cascade(
     if max_accuracy_loss is None and max_nll_increase is None:
         raise ValueError("a cascade is fitted to a loss; pass max_accuracy_loss, max_nll_increase or both")
     answers = torch.stack([member.cpu() for member in ensemble.predict_each(batches)])
-    temperature = ensemble.temperatures.pooled
-    whole = scale_probabilities(answers.mean(dim=0), temperature)
-    right = whole.argmax(dim=1) == targets
-    most_lost = 1.0 if max_accuracy_loss is None else max_accuracy_loss
-    most_nll = torch.inf
-    if max_nll_increase is not None:
-        most_nll = negative_log_likelihood(whole, targets) + max_nll_increase
-    best, fewest = Cascade(range(len(ensemble)), NEVER), (float(len(ensemble)), torch.inf)
-    for order, rule in product(_orders(answers, targets), RULES):
-        stages = _Stages(answers[order], temperature)
-        for threshold in stages.thresholds():
-            probabilities, asked = stages.stop(threshold, rule)
-            cost = asked.double().mean().item(), negative_log_likelihood(probabilities, targets)
-            lost = (right & (probabilities.argmax(dim=1) != targets)).double().mean().item()
-            if cost < fewest and cost[1] <= most_nll and lost <= most_lost:
-                best, fewest = Cascade(tuple(order), threshold, rule), cost
-    return best
+    pooled = ensemble.temperatures.pooled
+    orders = [_Stages(order, answers, targets.cpu(), pooled) for order in _orders(answers, targets)]
+    whole_nll, right = orders[0].log_loss[-1].mean().item(), orders[0].correct[-1]
+    most_lost = torch.inf if max_accuracy_loss is None else max_accuracy_loss
+    most_nll = torch.inf if max_nll_increase is None else whole_nll + max_nll_increase
+
+    best, fewest = (orders[0], RULES[0], [NEVER] * (len(ensemble) - 1)), (float(len(ensemble)), torch.inf)
+
+    def try_out(stages: _Stages, rule: str, thresholds: list[float]) -> None:
+        nonlocal best, fewest
+        stop = stages.stop(rule, thresholds)
+        nll = stages.log_loss.gather(0, stop).mean().item()
+        lost = (right - stages.correct.gather(0, stop)).clamp(min=0).mean().item()
+        cost = (stop + 1).double().mean().item(), nll
+        if cost < fewest and nll <= most_nll and lost <= most_lost:
+            best, fewest = (stages, rule, thresholds), cost
+
+    for stages, rule in product(orders, RULES):
+        for threshold in stages.confidences(_THRESHOLDS):
+            try_out(stages, rule, [threshold] * (len(ensemble) - 1))
+    stages, rule, _ = best
+    for last, first in combinations(stages.confidences(_ENDS), 2):
+        try_out(stages, rule, torch.linspace(first, last, len(ensemble) - 1).tolist())
+    stages, rule, thresholds = best
+    return Cascade(tuple(stages.order), tuple(thresholds), rule)
 
 
 def _orders(answers: Tensor, targets: Tensor) -> list[list[int]]:
@@ -66,27 +78,28 @@ def _orders(answers: Tensor, targets: Tensor) -> list[list[int]]:
 
 
 class _Stages:
-    """The mean of the first 1, 2, ... members, and how sure each is."""
+    """How sure and how good the mean of the first 1, 2, ... members of an order is, [K, N] each."""
 
-    def __init__(self, answers: Tensor, temperature: float):
+    def __init__(self, order: Sequence[int], answers: Tensor, targets: Tensor, temperature: float):
+        self.order = order
         # Added as a cascade adds them, so that rounding lets the same examples stop.
-        means = [total / asked for asked, total in enumerate(accumulate(answers), 1)]
-        self._means = scale_probabilities(torch.stack(means), temperature)
-        self._confidence = self._means.max(dim=2).values
-        votes = answers.argmax(dim=2)
+        totals = accumulate(answers[member] for member in order)
+        means = (scale_probabilities(total / asked, temperature) for asked, total in enumerate(totals, 1))
+        scores = [score_examples(mean, targets) for mean in means]
+        self.log_loss = torch.stack([score.log_loss for score in scores])
+        self.correct = torch.stack([score.correct for score in scores])
+        self._confidence = torch.stack([score.confidence for score in scores])
+        votes = torch.stack([answers[member].argmax(dim=1) for member in order])
         self._agreed = (votes == votes[0]).cummin(dim=0).values
 
-    def thresholds(self) -> list[float]:
-        """Return confidences that occur, evenly spread."""
+    def confidences(self, count: int) -> list[float]:
+        """Return so many confidences that occur, evenly spread, the lowest first."""
         found = self._confidence.flatten().sort().values
-        chosen = found[torch.linspace(0, len(found) - 1, _THRESHOLDS).long()]
-        return sorted({float(confidence) for confidence in chosen})
+        return sorted(set(found[torch.linspace(0, len(found) - 1, count).long()].tolist()))
 
-    def stop(self, threshold: float, rule: str) -> tuple[Tensor, Tensor]:
-        """Return the probabilities [N, C] and the members asked [N] by a threshold and a rule."""
-        sure = self._confidence >= threshold
+    def stop(self, rule: str, thresholds: list[float]) -> Tensor:
+        """Return the number of the stage, from 0, at which each example stops, [1, N]."""
+        sure = self._confidence >= torch.tensor([*thresholds, 0.0], dtype=torch.float64)[:, None]
         if rule == "agreement":
-            sure &= self._agreed
-        sure[-1] = True
-        last = sure.to(torch.uint8).argmax(dim=0)  # the first stage that is sure
-        return self._means[last, torch.arange(len(last))], last + 1
+            sure[:-1] &= self._agreed[:-1]
+        return sure.to(torch.uint8).argmax(dim=0, keepdim=True)  # the first that is sure
