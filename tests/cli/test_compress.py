@@ -1,16 +1,58 @@
 import argparse
+import re
+import shutil
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-from pfge import Ensemble
-from pfge.cli.compress import parse_bytes
+from pfge import Ensemble, compress, kl_divergence, negative_log_likelihood
+from pfge.cli.compress import parse_bytes, parse_group
 from pfge.cli.main import main
-from pfge.packed import PackSettings, pack_members
+from pfge.lab.data import halve_test, load_data
+from pfge.lab.models import build_model
+from pfge.packed import PackedMembers, PackSettings, pack_members
+from tests.lab.tiny import run, tiny
 from tests.packed.test_members import close_members
 from tests.toys import assert_same_weights, make_mlp
+
+MEMBERS = close_members(spread=0.02)
+Captured = pytest.CaptureFixture[str]
+
+
+def small_conv() -> nn.Module:
+    return build_model("small_conv", classes=10, channels=1)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run(tiny("ensemble.methods=['PFGE']", "data.halve_test=true"), folder)
+    return folder
+
+
+@pytest.fixture
+def pfge(finished: Path) -> Path:
+    """An ensemble in a run."""
+    return finished / "seed-1" / "ensembles" / "PFGE"
+
+
+@pytest.fixture(scope="module")
+def validation() -> tuple[Tensor, Tensor]:
+    splits = load_data("digits")
+    images, _ = halve_test(splits.test, 0)
+    return splits.normalization(images.images), images.labels  # type: ignore[union-attr]
+
+
+def differences(original: Path, compressed: Path, validation: tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """Return KL and the increase of NLL, both recomputed from the files."""
+    inputs, labels = validation
+    before, after = (Ensemble.load(path, small_conv).predict(inputs) for path in (original, compressed))
+    increase = negative_log_likelihood(after, labels) - negative_log_likelihood(before, labels)
+    return kl_divergence(before, after), increase
 
 
 @pytest.fixture(autouse=True)
@@ -18,15 +60,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An ensemble; the command puts the current folder on sys.path and prints warnings in its own way."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    Ensemble(close_members(), make_mlp, method="PFGE").save(tmp_path / "whole")
+    Ensemble(MEMBERS, make_mlp, method="PFGE").save(tmp_path / "whole")
     return tmp_path
 
 
-def test_a_compressed_copy_is_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_compressed_copy_is_written(folder: Path, capsys: Captured) -> None:
     arguments = ["--delta-bits", "2", "--base-bits", "16", "--group", "8", "--small-bits", "16"]
     assert main(["compress", str(folder / "whole"), str(folder / "small"), *arguments]) == 0
     loaded = Ensemble.load(folder / "small", make_mlp)
-    packed = pack_members(close_members(), 2, PackSettings(16, 8, 16))
+    packed = pack_members(MEMBERS, 2, PackSettings(16, 8, 16))
     for one, two in zip(loaded.members, packed, strict=True):
         assert_same_weights(one, two)
     assert (loaded.method, loaded.model) == ("PFGE", "tests.toys:make_mlp")
@@ -35,7 +77,15 @@ def test_a_compressed_copy_is_written(folder: Path, capsys: pytest.CaptureFixtur
     expected = (
         f"{whole:,} bytes before, {packed.nbytes:,} after ({packed.nbytes / whole * 4:.2f} of one member)"
     )
-    assert f"4 members: {expected}, {files:,} on disk" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"4 members: {expected}, {files:,} on disk" in printed
+    assert "validation" not in printed
+
+
+def test_without_a_group_each_output_channel_has_a_step(folder: Path) -> None:
+    assert main(["compress", str(folder / "whole"), str(folder / "small"), "--group", "none"]) == 0
+    packed = pack_members(MEMBERS, 3, PackSettings(group=None))
+    assert_same_weights(Ensemble.load(folder / "small", make_mlp).members[3], packed[3])
 
 
 def test_a_budget_is_kept(folder: Path) -> None:
@@ -43,13 +93,13 @@ def test_a_budget_is_kept(folder: Path) -> None:
     assert 950 < Ensemble.load(folder / "small", make_mlp).nbytes <= 1000
 
 
-def test_a_budget_that_nobody_can_meet_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_that_nobody_can_meet_is_one_line(folder: Path, capsys: Captured) -> None:
     assert main(["compress", str(folder / "whole"), str(folder / "small"), "--budget", "10"]) == 2
     assert "pfge: error: budget must be at least" in capsys.readouterr().err
     assert not (folder / "small").exists()
 
 
-def test_the_original_is_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_original_is_not_overwritten(folder: Path, capsys: Captured) -> None:
     assert main(["compress", str(folder / "whole"), str(folder / "small" / ".." / "whole")]) == 2
     assert "OUT must be another folder than ENSEMBLE" in capsys.readouterr().err
 
@@ -65,3 +115,125 @@ def test_sizes_are_read(text: str, expected: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is no number of bytes such as 700kB or 2MB"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("none", None), ("16", 16)])
+def test_groups_are_read(text: str, expected: int | None) -> None:
+    assert parse_group(text) == expected
+
+
+def test_what_is_no_group_is_refused() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="'all' must be a number, or none"):
+        parse_group("all")
+
+
+def test_a_folder_of_other_files_is_refused_and_left_alone(folder: Path, capsys: Captured) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "thesis.txt").write_text("important")
+    assert main(["compress", str(folder / "whole"), str(folder / "mine")]) == 2
+    assert "holds other files and no ensemble; choose an empty or new folder" in capsys.readouterr().err
+    assert [file.name for file in (folder / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_an_ensemble_that_is_there_is_replaced(folder: Path) -> None:
+    for bits in ("4", "2"):
+        arguments = ["compress", str(folder / "whole"), str(folder / "small"), "--delta-bits", bits]
+        assert main(arguments) == 0
+    packed = pack_members(MEMBERS, 2, PackSettings())
+    assert_same_weights(Ensemble.load(folder / "small", make_mlp).members[0], packed[0])
+    assert len(list((folder / "small").iterdir())) == 2  # the manifest and the members
+
+
+# With the data of a run
+
+
+def test_a_divergence_is_kept_and_printed(
+    pfge: Path, folder: Path, validation: tuple[Tensor, Tensor], capsys: Captured
+) -> None:
+    sizes = []
+    for most in (1e-8, 1e-3):
+        assert main(["compress", str(pfge), str(folder / "small"), "--max-kl", str(most)]) == 0
+        kl, increase = differences(pfge, folder / "small", validation)
+        assert kl <= most
+        found = re.search(
+            r"On 398 validation images: KL (\S+) from the original's predictions, NLL ([+-]\S+)",
+            capsys.readouterr().out,
+        )
+        assert found is not None
+        assert [float(number) for number in found.groups()] == pytest.approx([kl, increase], abs=1e-6)
+        sizes.append(Ensemble.load(folder / "small", small_conv).nbytes)
+    assert sizes[0] > sizes[1]
+
+
+def test_a_loss_of_likelihood_is_kept(pfge: Path, folder: Path, validation: tuple[Tensor, Tensor]) -> None:
+    assert main(["compress", str(pfge), str(folder / "small"), "--max-nll-increase", "0.0001"]) == 0
+    assert differences(pfge, folder / "small", validation)[1] <= 0.0001
+
+
+def test_refreshing_recomputes_the_statistics_and_lowers_the_divergence(
+    pfge: Path, folder: Path, finished: Path, validation: tuple[Tensor, Tensor]
+) -> None:
+    whole = str(pfge)
+    assert main(["compress", whole, str(folder / "plain"), "--delta-bits", "1"]) == 0
+    assert main(["compress", whole, str(folder / "fresh"), "--delta-bits", "1", "--refresh"]) == 0
+    plain, fresh = (Ensemble.load(folder / name, small_conv) for name in ("plain", "fresh"))
+    (name,) = [name for name in plain.members[0] if name.endswith("running_mean")][:1]
+    assert not torch.equal(plain.members[0][name], fresh.members[0][name])
+    kl = [differences(pfge, folder / name, validation)[0] for name in ("plain", "fresh")]
+    assert kl[1] < kl[0]
+    # The same from outside of the run.
+    shutil.copytree(pfge, folder / "copy")
+    arguments = ["--delta-bits", "1", "--refresh", "--config", str(finished / "config.toml")]
+    assert main(["compress", str(folder / "copy"), str(folder / "again"), *arguments]) == 0
+    assert_same_weights(Ensemble.load(folder / "again", small_conv).members[2], fresh.members[2])
+
+
+def test_a_budget_takes_the_better_of_mixed_and_even_bits_where_data_is_known(
+    pfge: Path, folder: Path, validation: tuple[Tensor, Tensor]
+) -> None:
+    ensemble = Ensemble.load(pfge, small_conv)
+    even = compress(ensemble, delta_bits=2)
+    expected = compress(ensemble, budget=even.nbytes + 500, validation=[validation])
+    assert main(["compress", str(pfge), str(folder / "small"), "--budget", str(even.nbytes + 500)]) == 0
+    found = Ensemble.load(folder / "small", small_conv).members
+    assert isinstance(found, PackedMembers)
+    assert_same_weights(found[1], expected.members[1])
+
+
+def without_validation(finished: Path, folder: Path) -> Path:
+    """A run whose config has no validation data."""
+    shutil.copytree(finished, folder / "run")
+    config = folder / "run" / "config.toml"
+    config.write_text(config.read_text().replace("halve_test = true", "halve_test = false"))
+    return folder / "run" / "seed-1" / "ensembles" / "PFGE"
+
+
+@pytest.mark.parametrize("option", [["--max-kl", "0.1"], ["--max-nll-increase", "0.1"], ["--refresh"]])
+def test_what_needs_validation_data_says_so(
+    finished: Path, folder: Path, capsys: Captured, option: list[str]
+) -> None:
+    ensemble = without_validation(finished, folder)
+    assert main(["compress", str(ensemble), str(folder / "small"), *option]) == 2
+    message = (
+        "needs validation data that the ensemble was not trained on, and this experiment has none; give a "
+        "config with data.validation, or --set data.halve_test=true"
+    )
+    assert message in capsys.readouterr().err
+    assert not (folder / "small").exists()
+    remedy = ["--set", "data.halve_test=true"]
+    assert main(["compress", str(ensemble), str(folder / "small"), *option, *remedy]) == 0
+
+
+@pytest.mark.filterwarnings("default:bits are chosen without data")  # the command prints it
+def test_a_budget_does_without_validation_data(finished: Path, folder: Path, capsys: Captured) -> None:
+    ensemble = without_validation(finished, folder)
+    assert main(["compress", str(ensemble), str(folder / "small"), "--budget", "50kB"]) == 0
+    assert "pfge: warning: bits are chosen without data: measuring what" in capsys.readouterr().err
+    assert Ensemble.load(folder / "small", small_conv).nbytes <= 50_000
+
+
+def test_a_quality_needs_to_know_the_data(folder: Path, capsys: Captured) -> None:
+    assert main(["compress", str(folder / "whole"), str(folder / "small"), "--max-kl", "0.1"]) == 2
+    assert (
+        "is in no run folder, so its data and model are not known; give --config" in capsys.readouterr().err
+    )

@@ -148,6 +148,24 @@ def test_members_that_are_not_close_are_warned_about() -> None:
     compress(Ensemble(members, make_mlp), base_bits=None, delta_bits=8)
 
 
+def test_that_warning_says_how_the_bytes_compare() -> None:
+    members = [{"weight": size * torch.ones(2, 64), "bias": size * torch.ones(3)} for size in (0.5, 1.5)]
+    ensemble = Ensemble(members, make_mlp)
+    # Base: 128 bytes and 2 steps of 2. Deltas: 3 bits of 128 numbers, and 2 steps. Biases: 12 bytes.
+    form = 128 + 4 + 2 * (48 + 4 + 12)
+    plain = 2 * (128 + 4 + 12)
+    message = f"this form takes {form} bytes, and each member by itself, .* store it, {plain}$"
+    with pytest.warns(UserWarning, match=message):
+        compress(ensemble)
+    assert compress(ensemble, base_bits=None, delta_bits=8).nbytes == plain
+    # A base of 32 bits costs 16 for each, and a matrix that all share is stored once in both forms.
+    frozen = Ensemble([member | {"frozen": torch.zeros(5, 4)} for member in members], make_mlp)
+    form, plain = 4 * 128 + 2 * (128 + 4 + 12) + 80, plain + 80
+    with pytest.warns(UserWarning, match=f"base costs 16.0 for .* takes {form} bytes, .* store it, {plain}$"):
+        compress(frozen, base_bits=32, delta_bits=8)
+    assert compress(frozen, base_bits=None, delta_bits=8).nbytes == plain
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,11 +1,16 @@
 """`pfge compress`: a saved ensemble in fewer bytes."""
 
 import argparse
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, find_config, open_bench_of
+
 if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
+    from pfge.ensemble import Ensemble
+    from pfge.lab.bench import Bench
 
 UNITS = {"kB": 1000, "MB": 1000**2, "GB": 1000**3, "": 1}
 
@@ -16,20 +21,46 @@ def add_parser(commands: "SubParsers") -> None:
         "compress",
         help="store an ensemble's members as one base and a few bits each",
         description="Write a compressed copy of a saved ensemble; Ensemble.load opens it like any other. "
-        "With --budget, the bits of each tensor are chosen by the error that a byte removes.",
+        "With --budget, the bits of each tensor are chosen by the error that a byte removes, and with "
+        "--max-kl or --max-nll-increase by predictions on validation data. Only these two and --refresh need "
+        f"the data. {WHERE_FROM}",
     )
-    parser.add_argument("ensemble", type=Path, metavar="ENSEMBLE", help="an ensemble folder")
+    add_ensemble_arguments(parser)
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder for the compressed copy")
     parser.add_argument(
         "--base-bits", choices=("8", "16", "32", "none"), default="8", help="of what is shared"
     )
     parser.add_argument("--delta-bits", type=int, metavar="1-8", help="of what each member adds (default: 3)")
-    parser.add_argument("--group", type=int, default=64, metavar="N", help="numbers that share a step")
+    parser.add_argument(
+        "--group",
+        type=parse_group,
+        default=64,
+        metavar="N",
+        help="numbers that share a step; none for those of an output channel (default: 64)",
+    )
     parser.add_argument(
         "--small-bits", type=int, choices=(16, 32), default=32, help="of BatchNorm, biases and the like"
     )
     parser.add_argument(
-        "--budget", type=parse_bytes, metavar="BYTES", help="for the tensors, as 700kB or 2MB"
+        "--budget",
+        type=parse_bytes,
+        metavar="BYTES",
+        help="for the tensors, as 700kB or 2MB; where validation data is known, it decides between bits "
+        "that differ and bits that do not",
+    )
+    parser.add_argument(
+        "--max-kl",
+        type=float,
+        metavar="X",
+        help="the fewest bytes whose predictions differ by X nats at most",
+    )
+    parser.add_argument(
+        "--max-nll-increase", type=float, metavar="X", help="the fewest bytes whose NLL is X higher at most"
+    )
+    parser.add_argument(
+        "--refresh",
+        action="store_true",
+        help="recompute BatchNorm over training data afterwards, and keep that if it helps",
     )
     parser.set_defaults(run=run)
 
@@ -43,19 +74,35 @@ def parse_bytes(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes such as 700kB or 2MB") from None
 
 
+def parse_group(text: str) -> int | None:
+    """Return how many numbers share a step; None for those of an output channel."""
+    try:
+        return None if text == "none" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number, or none for a step a channel") from None
+
+
 def run(options: argparse.Namespace) -> int:
-    """Compress, write, and say what it takes."""
+    """Compress, write, and say what it takes and what it costs."""
     from functools import partial
 
     from torch import nn
 
     from pfge.compression import compress
     from pfge.ensemble import Ensemble
+    from pfge.ensemble_folder import prepare_for_overwrite
 
-    if options.ensemble.resolve() == options.out.resolve():
-        raise ValueError(f"OUT must be another folder than ENSEMBLE, got {options.out} for both")
-    # Widths are chosen without predictions, so no model is built; a partial leaves no name in the manifest.
-    ensemble = Ensemble.load(options.ensemble, partial(nn.Identity))
+    out: Path = options.out
+    if options.ensemble.resolve() == out.resolve():
+        raise ValueError(f"OUT must be another folder than ENSEMBLE, got {out} for both")
+    prepare_for_overwrite(out)  # before any long work
+    bench = _open_bench(options)
+    if bench is None:
+        # No predictions, so no model is built; a partial leaves no name in the manifest.
+        ensemble, validation = Ensemble.load(options.ensemble, partial(nn.Identity)), None
+    else:
+        ensemble = bench.load_ensemble(options.ensemble)
+        validation = bench.in_batches(bench.splits.validation)
     compressed = compress(
         ensemble,
         base_bits=None if options.base_bits == "none" else int(options.base_bits),
@@ -63,12 +110,47 @@ def run(options: argparse.Namespace) -> int:
         group=options.group,
         small_bits=options.small_bits,
         budget=options.budget,
+        max_kl=options.max_kl,
+        max_nll_increase=options.max_nll_increase,
+        validation=validation,
+        refresh=bench.batch_norm_batches(bench.experiment.seeds[0]) if bench and options.refresh else None,
     )
-    compressed.save(options.out)
-    files = sum(file.stat().st_size for file in options.out.iterdir())
-    one = ensemble.last(1).nbytes
-    print(
-        f"{len(ensemble)} members: {ensemble.nbytes:,} bytes before, {compressed.nbytes:,} after "
-        f"({compressed.nbytes / one:.2f} of one member), {files:,} on disk with all files"
-    )
+    if bench is None or bench.engine.is_first:
+        compressed.save(out)
+        files = sum(file.stat().st_size for file in out.iterdir())
+        one = ensemble.last(1).nbytes
+        print(
+            f"{len(ensemble)} members: {ensemble.nbytes:,} bytes before, {compressed.nbytes:,} after "
+            f"({compressed.nbytes / one:.2f} of one member), {files:,} on disk with all files"
+        )
+        if bench is not None:
+            print(_describe_loss(bench, ensemble, compressed))
     return 0
+
+
+def _open_bench(options: argparse.Namespace) -> "Bench | None":
+    """Set the experiment up if data is needed, or could be of use and is known."""
+    needed = options.refresh or options.max_kl is not None or options.max_nll_increase is not None
+    given = options.config or options.set
+    if not needed and not given and (options.budget is None or find_config(options) is None):
+        return None
+    try:
+        bench = open_bench_of(options)
+        bench.validation_for("measuring what compression costs")
+    except ValueError as error:
+        if needed or given:
+            raise
+        warnings.warn(f"bits are chosen without data: {error}", stacklevel=2)
+        return None
+    return bench
+
+
+def _describe_loss(bench: "Bench", ensemble: "Ensemble", compressed: "Ensemble") -> str:
+    from pfge.compression.quality import Judge
+
+    data = bench.splits.validation
+    quality = Judge(ensemble, bench.in_batches(data), with_targets=True).measure(compressed)
+    return (
+        f"On {len(data):,} validation images: KL {quality.kl:.6f} from the original's predictions, "
+        f"NLL {quality.nll_increase:+.6f}"
+    )

@@ -24,18 +24,26 @@ def add_ensemble_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--download", action="store_true", help="fetch data that is missing")
 
 
+def find_config(options: argparse.Namespace) -> Path | None:
+    """Return the config that is given, or that of the run which the ensemble lies in, if it lies in one."""
+    from pfge.lab.run_folder import CONFIG
+
+    given: Path | None = options.config
+    parents = options.ensemble.resolve().parents
+    return given or next((p / CONFIG for p in parents if (p / CONFIG).is_file()), None)
+
+
 def open_bench_of(options: argparse.Namespace) -> "Bench":
     """Set up the experiment that an ensemble belongs to, by its run's config or the one that is given."""
     from pfge.lab.bench import Bench
     from pfge.lab.config_file import load_experiment
     from pfge.lab.engine import Engine
     from pfge.lab.progress import Reporter
-    from pfge.lab.run_folder import CONFIG, RunFolder
+    from pfge.lab.run_folder import RunFolder
     from pfge.storage import StorageError
 
     folder: Path = options.ensemble
-    parents = folder.resolve().parents
-    config = options.config or next((p / CONFIG for p in parents if (p / CONFIG).is_file()), None)
+    config = find_config(options)
     if config is None and not options.set:
         raise StorageError(
             f"{folder} is in no run folder, so its data and model are not known; give --config CONFIG, or "

@@ -1,8 +1,8 @@
 """Compress an ensemble: to given widths, into a number of bytes, or down to a loss of quality."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import log2
 from typing import Any
 
@@ -12,7 +12,6 @@ from pfge.compression.quality import Judge, Quality
 from pfge.compression.widths import Ladder
 from pfge.ensemble import Ensemble
 from pfge.packed.encode import PackSettings, Shared, find_shared, pack_members
-from pfge.weights import Weights
 
 Widths = int | Mapping[str, int]
 USUAL_BITS = 3
@@ -63,26 +62,18 @@ def compress(
         )
     if validation is None and (floor.is_set or refresh is not None):
         raise ValueError("max_kl, max_nll_increase and refresh need validation data; pass validation=batches")
-    shared = find_shared(ensemble.members, settings)
-    if base_bits is not None:
-        _warn_if_far_apart(ensemble.members, shared)
-    attempts = _Attempts(ensemble, settings, shared, refresh)
+    attempts = _Attempts(ensemble, settings, find_shared(ensemble.members, settings), refresh)
     judge = None
     if validation is not None and (floor.is_set or refresh is not None or budget is not None):
         judge = Judge(ensemble, validation, with_targets=max_nll_increase is not None)
     if budget is None and not floor.is_set:
         widths = USUAL_BITS if delta_bits is None else delta_bits
-        return attempts.pack(widths) if judge is None else attempts.judged(widths, judge)[0]
-    ladder = Ladder(ensemble.members, shared, settings)
-    if budget is not None and budget < ladder.smallest:
-        raise ValueError(
-            f"budget must be at least {ladder.smallest} bytes, which base_bits={base_bits}, delta_bits=1, "
-            f"group={group} and small_bits={small_bits} take, got {budget}; raise it, or lower one of those"
-            " or the number of members"
-        )
-    if judge is not None and floor.is_set:
-        return attempts.smallest_above(floor, ladder, judge, budget)
-    return attempts.best_within(budget or ladder.smallest, ladder, judge)
+        packed = attempts.pack(widths) if judge is None else attempts.judged(widths, judge)[0]
+    else:
+        packed = attempts.search(budget, floor, judge)
+    if base_bits is not None:
+        _warn_if_far_apart(attempts, packed, base_bits)
+    return packed
 
 
 @dataclass(frozen=True)
@@ -127,6 +118,19 @@ class _Attempts:
                 return fresh, refreshed
         return packed, quality
 
+    def search(self, budget: int | None, floor: _Floor, judge: Judge | None) -> Ensemble:
+        settings = self.settings
+        ladder = Ladder(self.original.members, self.shared, settings)
+        if budget is not None and budget < ladder.smallest:
+            raise ValueError(
+                f"budget must be at least {ladder.smallest} bytes, which base_bits={settings.base_bits}, "
+                f"delta_bits=1, group={settings.group} and small_bits={settings.small_bits} take, got "
+                f"{budget}; raise it, or lower one of those or the number of members"
+            )
+        if judge is not None and floor.is_set:
+            return self.smallest_above(floor, ladder, judge, budget)
+        return self.best_within(budget or ladder.smallest, ladder, judge)
+
     def best_within(self, budget: int, ladder: Ladder, judge: Judge | None) -> Ensemble:
         mixed, even = ladder.within(budget), ladder.widest_within(budget)
         if judge is None:
@@ -157,12 +161,13 @@ class _Attempts:
 
 
 @torch.no_grad()
-def _warn_if_far_apart(members: Sequence[Weights], shared: Shared) -> None:
+def _warn_if_far_apart(attempts: _Attempts, packed: Ensemble, base_bits: int) -> None:
     """Warn where a delta saves less than the base costs.
 
     At equal error, numbers that are smaller by a factor r need log2(1 / r) bits less, for each of K
-    members; the base costs 8 bits once.
+    members; the base costs its bits once.
     """
+    members, shared = attempts.original.members, attempts.shared
     size = sum(float(mean.square().sum()) for mean in shared.means.values())
     squares = 0.0
     for member in members:
@@ -172,11 +177,19 @@ def _warn_if_far_apart(members: Sequence[Weights], shared: Shared) -> None:
         return
     relative = (squares / len(members) / size) ** 0.5 if size else torch.inf
     saved = max(0.0, -log2(relative)) if relative < 1 else 0.0
-    if saved <= 8 / len(members):
+    cost = base_bits / len(members)
+    if saved <= cost:
         warnings.warn(
             f"deltas pay for members that are close, but these lie {relative:.0%} of the base's length from "
-            f"it: at equal error a delta saves {saved:.1f} bits a number, and the base costs "
-            f"{8 / len(members):.1f} for each of {len(members)} members; base_bits=None with delta_bits=8 "
-            "stores each member by itself",
+            f"it: at equal error a delta saves {saved:.1f} bits a number, and the base costs {cost:.1f} for "
+            f"each of {len(members)} members; this form takes {packed.nbytes:,} bytes, and each member by "
+            f"itself, as base_bits=None and delta_bits=8 store it, {_size_without_base(attempts):,}",
             stacklevel=3,
         )
+
+
+def _size_without_base(attempts: _Attempts) -> int:
+    """Return the bytes that base_bits=None and delta_bits=8 take."""
+    members, shared, settings = attempts.original.members, attempts.shared, attempts.settings
+    widths = dict.fromkeys(shared.means.keys() - shared.identical, 8)
+    return pack_members(members, widths, replace(settings, base_bits=None), shared).nbytes

@@ -6,7 +6,6 @@ from typing import Any, Literal
 from pfge.ensemble import Ensemble
 from pfge.ensemble_folder import temperature_entries
 from pfge.lab.bench import Bench
-from pfge.lab.config import ConfigError
 from pfge.lab.corrupted_images import corrupted
 from pfge.lab.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
 from pfge.lab.data import DataError, Images, Splits, evaluation_batches, load_data, take
@@ -62,21 +61,8 @@ def assess(
 
 def calibrate(bench: Bench, ensemble: Ensemble, how: Literal["pooled", "members"]) -> Ensemble:
     """Return the ensemble with temperatures fitted on validation data."""
-    data = bench.splits.validation
-    if not len(data):
-        raise ConfigError(
-            "calibrating needs validation data that the ensemble was not trained on, and this experiment has "
-            "none; give a config with data.validation or data.halve_test"
-        )
-    batches = evaluation_batches(
-        data,
-        bench.splits.normalization,
-        batch_size=bench.experiment.data.evaluation_batch_size,
-        workers=bench.experiment.data.workers,
-        device=bench.engine.device,
-        channels_last=bench.experiment.engine.channels_last,
-    )
-    return ensemble.calibrated(batches, data.labels, each=how == "members")
+    data = bench.validation_for("calibrating")
+    return ensemble.calibrated(bench.in_batches(data), data.labels, each=how == "members")
 
 
 def _pool(bench: Bench, ensemble: Ensemble, data: Images, name: str) -> Pool:

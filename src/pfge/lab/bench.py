@@ -135,6 +135,27 @@ class Bench:
         """Return a saved ensemble on the engine's device."""
         return Ensemble.load(path, self.build_model, forward=self.engine.forward).to(self.engine.device)
 
+    def in_batches(self, data: Images) -> Iterable[Batch]:
+        """Return a part of the data in order, in batches for evaluation, to be read again and again."""
+        settings = self.experiment.data
+        return evaluation_batches(
+            data,
+            self.splits.normalization,
+            batch_size=settings.evaluation_batch_size,
+            workers=settings.workers,
+            device=self.engine.device,
+            channels_last=self.experiment.engine.channels_last,
+        )
+
+    def validation_for(self, purpose: str) -> Images:
+        """Return the validation data, without which the purpose is refused."""
+        if not len(self.splits.validation):
+            raise ConfigError(
+                f"{purpose} needs validation data that the ensemble was not trained on, and this experiment "
+                "has none; give a config with data.validation, or --set data.halve_test=true"
+            )
+        return self.splits.validation
+
     def batch_norm_batches(self, seed: int, images: int = 0) -> Iterable[Batch]:
         """Return the training batches that BatchNorm is refreshed with, whole, to be read again and again.
 
