@@ -212,6 +212,13 @@ def test_a_fit_needs_a_loss(ensemble: Ensemble) -> None:
         fit_cascade(ensemble, BATCHES, Y)
 
 
+@pytest.mark.parametrize("name", ["max_accuracy_loss", "max_nll_increase"])
+@pytest.mark.parametrize("loss", [-0.1, float("nan")])
+def test_a_loss_that_cannot_be_is_refused(ensemble: Ensemble, name: str, loss: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 0, got {loss}"):
+        fit_cascade(ensemble, BATCHES, Y, **{name: loss})
+
+
 def test_a_cascade_is_saved_and_loaded(tmp_path: Path) -> None:
     cascade = Cascade((2, 0, 1), 0.8125, "agreement")
     cascade.save(tmp_path / "cascade.json")

@@ -43,6 +43,9 @@ def fit_cascade(
     """
     if max_accuracy_loss is None and max_nll_increase is None:
         raise ValueError("a cascade is fitted to a loss; pass max_accuracy_loss, max_nll_increase or both")
+    for name, most in (("max_accuracy_loss", max_accuracy_loss), ("max_nll_increase", max_nll_increase)):
+        if most is not None and not most >= 0:
+            raise ValueError(f"{name} must be at least 0, got {most}")
     answers = torch.stack([member.cpu() for member in ensemble.predict_each(batches)])
     pooled = ensemble.temperatures.pooled
     orders = [_Stages(order, answers, targets.cpu(), pooled) for order in _orders(answers, targets)]
@@ -68,7 +71,8 @@ def fit_cascade(
     for last, first in combinations(stages.confidences(_ENDS), 2):
         try_out(stages, rule, torch.linspace(first, last, len(ensemble) - 1).tolist())
     stages, rule, thresholds = best
-    return Cascade(tuple(stages.order), tuple(thresholds), rule)
+    even = len(set(thresholds)) == 1
+    return Cascade(tuple(stages.order), thresholds[0] if even else tuple(thresholds), rule)
 
 
 def _orders(answers: Tensor, targets: Tensor) -> list[list[int]]:

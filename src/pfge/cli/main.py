@@ -10,6 +10,7 @@ from typing import TextIO
 
 import pfge
 from pfge.cli import (
+    cascade,
     compare,
     compress,
     connect,
@@ -35,6 +36,7 @@ COMMANDS = (
     connect,
     landscape,
     compress,
+    cascade,
     export,
     predict,
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from pfge.reports import diagnosis
 from pfge.reports.calibration import assessment_tables
 from pfge.reports.connectivity import connectivity_tables
 from pfge.reports.run_tables import REFERENCE, run_tables
+from pfge.scores import Scores
 
 
 def print_comparison(results: Sequence[dict[str, Any]], experiment: Experiment, folder: Path) -> None:
@@ -90,6 +92,35 @@ def print_plans(plans: Sequence[Plan], title: str) -> None:
     print(f"Each run has {plans[0].setting.iterations:,} iterations.")
     for line in dict.fromkeys(_where(plan) for plan in plans):
         print(line)
+
+
+def print_cascade(rows: Mapping[str, tuple[tuple[float, int], Scores, Sequence[float]]], title: str) -> None:
+    """Print what a cascade is worth and costs, between one member and all.
+
+    Args:
+        rows: For each of the three, the mean and the most members asked, the scores of the test set, and
+            the seconds in each round.
+        title: Of the table.
+    """
+    columns = ["", "members, mean", "most", "accuracy %", "NLL", "ECE %", "time, x one", "x all"]
+    (*_, times_of_one), *_, (*_, times_of_all) = rows.values()
+    cells = [
+        [
+            name,
+            f"{mean:.3f}",
+            str(most),
+            f"{100 * scores.accuracy():.2f}",
+            f"{scores.negative_log_likelihood():.4f}",
+            f"{100 * scores.expected_calibration_error():.2f}",
+            *(
+                f"{median(a / b for a, b in zip(seconds, others, strict=True)):.2f}"
+                for others in (times_of_one, times_of_all)
+            ),
+        ]
+        for name, ((mean, most), scores, seconds) in rows.items()
+    ]
+    note = "Times are medians of ratios; the three took turns. The one member is the first that is asked."
+    _print(title, columns, cells, note)
 
 
 def _where(plan: Plan) -> str:
