@@ -15,6 +15,7 @@ ROWS: list[set[str]] = [
     {"members", "storage", "scores", "uncertainty", "calibration", "curves", "substitution", "plane"},
     {"ensemble_folder", "checkpoint", "batch_norm", "metrics", "differences", "curve_fitting"},
     {"collectors", "packed"},
+    {"saved"},
     {"trajectory", "ensemble", "curve_trace"},
     {"training", "cascade"},
     {"methods", "cascade_fit"},

@@ -1,10 +1,11 @@
-"""How a batch meets a model: how it is called, for how long, in which mode."""
+"""How batches meet a model: how it is called, how often they are read, in which mode."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler
 
 Batch = TypeVar("Batch")
 
@@ -35,6 +36,24 @@ def repeat_batches(batches: Iterable[Batch]) -> Iterator[Batch]:
             raise ValueError(
                 "batches ended before the last iteration; pass a DataLoader, a list or an endless iterator"
             )
+
+
+def require_rereadable(batches: Iterable[Any], times: int) -> None:
+    """Refuse an iterator where batches are read more than once."""
+    if times > 1 and isinstance(batches, Iterator):
+        raise ValueError(
+            f"batches are read once for each of {times} members, got an iterator, which is read only once; "
+            "pass a list or a DataLoader"
+        )
+
+
+def require_same_order(batches: Iterable[Any], times: int) -> None:
+    """Refuse a loader that shuffles where batches are read more than once."""
+    if times > 1 and isinstance(batches, DataLoader) and isinstance(batches.sampler, RandomSampler):
+        raise ValueError(
+            "batches must come in the same order for each member, got a DataLoader that shuffles; "
+            "construct it with shuffle=False"
+        )
 
 
 @contextmanager

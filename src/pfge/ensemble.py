@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler
 
 from pfge.batch_norm import refresh_batch_norm
 from pfge.calibration import (
@@ -18,10 +17,10 @@ from pfge.calibration import (
     scale_logits,
     scale_probabilities,
 )
-from pfge.calling import call_model
-from pfge.ensemble_folder import EnsembleFolder, prepare_for_overwrite
+from pfge.calling import call_model, require_rereadable, require_same_order
 from pfge.members import LazyMembers
-from pfge.packed import PackedFolder, PackedMembers, is_packed_folder
+from pfge.packed import PackedMembers
+from pfge.saved import Saved
 from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
 
 
@@ -164,7 +163,7 @@ class Ensemble:
             across_processes: As in `refresh_batch_norm`.
             on_member: Called with the number of members done.
         """
-        _require_rereadable(inputs, len(self))
+        require_rereadable(inputs, len(self))
         fresh: list[Weights] = []
         for module in self._modules():
             refresh_batch_norm(
@@ -202,12 +201,8 @@ class Ensemble:
 
     def predict_each(self, batches: Iterable[Any]) -> Iterator[Tensor]:
         """Yield each member's probabilities over a data set, [N, C], one member resident at a time."""
-        _require_rereadable(batches, len(self))
-        if len(self) > 1 and isinstance(batches, DataLoader) and isinstance(batches.sampler, RandomSampler):
-            raise ValueError(
-                "batches must come in the same order for each member, got a DataLoader that shuffles; "
-                "construct it with shuffle=False"
-            )
+        require_rereadable(batches, len(self))
+        require_same_order(batches, len(self))
         examples = None
         for number, module in enumerate(self._modules()):
             temperature = self.temperatures.of_member(number)
@@ -230,16 +225,8 @@ class Ensemble:
 
     def save(self, folder: str | Path) -> None:
         """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""
-        path = Path(folder)
-        prepare_for_overwrite(path)
-        if isinstance(self.members, PackedMembers):
-            packed = PackedFolder(self.members, self.method, self.model, self.iterations, self.temperatures)
-            packed.save(path)
-        else:
-            target = EnsembleFolder(
-                path, method=self.method, model=self.model, temperatures=self.temperatures
-            )
-            target.commit([target.write(m, i) for m, i in zip(self.members, self.iterations, strict=True)])
+        saved = Saved(self.members, self.method, self.model, self.iterations, self.temperatures)
+        saved.write(Path(folder))
 
     @classmethod
     def load(
@@ -254,22 +241,15 @@ class Ensemble:
         Raises:
             StorageError: The folder is missing, damaged or foreign.
         """
-        path = Path(folder)
-        source: PackedFolder | EnsembleFolder
-        if is_packed_folder(path):
-            source = PackedFolder.open(path)
-            members: Sequence[Weights] = source.members
-        else:
-            source = EnsembleFolder.open(path)
-            members = source.members()
+        saved = Saved.read(Path(folder))
         return cls(
-            members,
+            saved.members,
             build_model,
-            method=source.method,
-            model=source.model,
-            iterations=source.iterations,
+            method=saved.method,
+            model=saved.model,
+            iterations=saved.iterations,
             forward=forward,
-            temperatures=source.temperatures,
+            temperatures=saved.temperatures,
         )
 
     def _modules(self) -> Iterator[nn.Module]:
@@ -295,14 +275,6 @@ class Ensemble:
             found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(f"the model must return logits [N, C], got {found}; pass forward= to pick them")
         return scale_logits(logits.float(), temperature).softmax(dim=1)
-
-
-def _require_rereadable(batches: Iterable[Any], times: int) -> None:
-    if times > 1 and isinstance(batches, Iterator):
-        raise ValueError(
-            f"batches are read once for each of {times} members, got an iterator, which is read only once; "
-            "pass a list or a DataLoader"
-        )
 
 
 def _name_of(build_model: Callable[[], nn.Module]) -> str | None:

@@ -1,0 +1,46 @@
+"""What is saved of an ensemble, whichever form its members have."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pfge.calibration import UNSCALED, Temperatures
+from pfge.ensemble_folder import EnsembleFolder, prepare_for_overwrite
+from pfge.packed import PackedFolder, PackedMembers, is_packed_folder
+from pfge.weights import Weights
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Members, as they are or packed, and what the manifest says of them."""
+
+    members: Sequence[Weights]
+    method: str | None
+    model: str | None
+    iterations: Sequence[int | None]
+    temperatures: Temperatures = UNSCALED
+
+    def write(self, path: Path) -> None:
+        """Write the members to a folder; an ensemble that was there is replaced at once, at the end."""
+        prepare_for_overwrite(path)
+        if isinstance(self.members, PackedMembers):
+            packed = PackedFolder(self.members, self.method, self.model, self.iterations, self.temperatures)
+            packed.save(path)
+        else:
+            target = EnsembleFolder(
+                path, method=self.method, model=self.model, temperatures=self.temperatures
+            )
+            target.commit([target.write(m, i) for m, i in zip(self.members, self.iterations, strict=True)])
+
+    @classmethod
+    def read(cls, path: Path) -> "Saved":
+        """Check a folder whole; members are read from disk when needed.
+
+        Raises:
+            StorageError: The folder is missing, damaged or foreign.
+        """
+        if is_packed_folder(path):
+            packed = PackedFolder.open(path)
+            return cls(packed.members, packed.method, packed.model, packed.iterations, packed.temperatures)
+        plain = EnsembleFolder.open(path)
+        return cls(plain.members(), plain.method, plain.model, plain.iterations, plain.temperatures)
