@@ -66,6 +66,15 @@ def test_a_threshold_that_nobody_reaches_is_the_whole_ensemble(ensemble: Ensembl
     assert found.asked.tolist() == [3] * len(X)
 
 
+def test_an_example_that_no_member_has_a_number_for_is_still_answered(ensemble: Ensemble) -> None:
+    broken = X.clone()
+    broken[7] = torch.nan
+    found = Cascade((0, 1, 2), 0.45).predict(ensemble, broken)
+    assert len(found.probabilities) == len(X)
+    assert found.probabilities.isnan().any(dim=1).nonzero().flatten().tolist() == [7]
+    assert found.asked[7] == 3
+
+
 CALIBRATED = Temperatures(1.7, (0.9, 1.2, 1.5))
 
 

@@ -18,7 +18,7 @@ FORMAT = "pfge-cascade"
 VERSION = 2
 READABLE = (1, VERSION)  # the first had one threshold for all
 RULES = ("confidence", "agreement")
-NEVER, ALWAYS = 2.0, 0.0  # thresholds that no confidence reaches, and that all do
+NEVER = 2.0  # a threshold that no confidence reaches
 
 
 @dataclass(frozen=True)
@@ -153,9 +153,12 @@ class Cascade:
     ) -> list["_Waiting"]:
         """Note the examples that stop after so many members, and return the others, if there are any."""
         mean = scale_probabilities(group.total / asked, temperature)
-        sure = mean.max(dim=1).values >= (*self.thresholds, ALWAYS)[asked - 1]
-        if self.rule == "agreement" and asked < len(self.order):
-            sure &= group.vote >= 0
+        if asked == len(self.order):
+            sure = torch.ones_like(group.vote, dtype=torch.bool)  # also of those that are not numbers
+        else:
+            sure = mean.max(dim=1).values >= self.thresholds[asked - 1]
+            if self.rule == "agreement":
+                sure &= group.vote >= 0
         stopped.append((group.rows[sure], mean[sure], torch.full_like(group.rows[sure], asked)))
         return [] if bool(sure.all()) else [group.only(~sure)]
 
