@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from pfge import Cascade, Ensemble, StorageError, compress, fit_cascade
 from pfge.calibration import Temperatures
+from pfge.cascade_fit import fit_to_answers
 from pfge.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from tests.test_ensemble import make_members
 from tests.toys import make_batch, make_mlp
@@ -274,3 +275,35 @@ def test_what_is_no_cascade_is_refused(arguments: tuple[Any, ...], message: str)
 def test_a_cascade_of_other_members_is_refused(ensemble: Ensemble) -> None:
     with pytest.raises(ValueError, match="this cascade is of 2 members, got 3 of them"):
         Cascade((0, 1), 0.5).predict(ensemble, X)
+
+
+# From answers that are there already
+
+
+@pytest.mark.parametrize("rule", ["confidence", "agreement"])
+@pytest.mark.parametrize("threshold", [0.37, (0.39, 0.36)])
+def test_a_replay_is_what_asking_the_members_gives(
+    ensemble: Ensemble, threshold: float | tuple[float, float], rule: str
+) -> None:
+    ensemble = ensemble.with_members(ensemble.members, temperatures=CALIBRATED)
+    cascade = Cascade((2, 0, 1), threshold, rule)
+    asked = cascade.predict(ensemble, X)
+    replayed = cascade.replay(ensemble.predict_members(X), CALIBRATED.pooled)
+    assert replayed.asked.tolist() == asked.asked.tolist()
+    assert len(set(asked.asked.tolist())) > 1
+    torch.testing.assert_close(replayed.probabilities, asked.probabilities)
+
+
+@pytest.mark.parametrize("loss", [{"max_accuracy_loss": 0.05}, {"max_nll_increase": 0.01}])
+def test_a_cascade_fitted_to_answers_is_the_one_fitted_to_batches(
+    ensemble: Ensemble, loss: dict[str, float]
+) -> None:
+    ensemble = ensemble.with_members(ensemble.members, temperatures=CALIBRATED)
+    fitted = fit_to_answers(ensemble.predict_members(X), Y, CALIBRATED.pooled, **loss)
+    assert fitted == fit_cascade(ensemble, [X], Y, **loss)
+    assert min(fitted.thresholds) < 1
+
+
+def test_answers_alone_are_no_loss_to_fit_to(ensemble: Ensemble) -> None:
+    with pytest.raises(ValueError, match="a cascade is fitted to a loss; pass max_accuracy_loss"):
+        fit_to_answers(ensemble.predict_members(X), Y)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -115,6 +116,24 @@ class Cascade:
         order = rows.argsort()
         return CascadePrediction(probabilities[order], asked_of[order])
 
+    def replay(self, answers: Tensor, temperature: float = 1.0) -> CascadePrediction:
+        """Return the prediction where every member answered every example already.
+
+        Args:
+            answers: The members' probabilities, [K, N, C], at temperatures of their own if they have any.
+            temperature: Of the mean.
+        """
+        votes = answers.argmax(dim=2)
+        probabilities, asked = torch.zeros_like(answers[0]), torch.zeros_like(votes[0])
+        agreed = torch.ones_like(asked, dtype=torch.bool)
+        totals = accumulate(answers[member] for member in self.order)
+        for count, (member, total) in enumerate(zip(self.order, totals, strict=True), 1):
+            agreed &= votes[member] == votes[self.order[0]]
+            mean = scale_probabilities(total / count, temperature)
+            stops = self._are_sure(mean, agreed, count) & (asked == 0)
+            probabilities[stops], asked[stops] = mean[stops], count
+        return CascadePrediction(probabilities, asked)
+
     def measure(self, ensemble: Ensemble, batches: Iterable[Any], targets: Tensor) -> CascadeReport:
         """Return the quality and the cost on a data set; the time is that of the whole prediction."""
         start = perf_counter()
@@ -148,17 +167,19 @@ class Cascade:
                 return cls(tuple(order), tuple(threshold) if isinstance(threshold, list) else threshold, rule)
         raise StorageError(f"{path} must be a cascade of format {FORMAT!r}, version {VERSION} or older")
 
+    def _are_sure(self, mean: Tensor, agreed: Tensor, asked: int) -> Tensor:
+        """Return which examples stop after so many members, [N]; after the last all do, numbers or not."""
+        if asked == len(self.order):
+            return torch.ones_like(agreed)
+        sure = mean.max(dim=1).values >= self.thresholds[asked - 1]
+        return sure & agreed if self.rule == "agreement" else sure
+
     def _settle(
         self, group: "_Waiting", asked: int, temperature: float, stopped: list[tuple[Tensor, Tensor, Tensor]]
     ) -> list["_Waiting"]:
         """Note the examples that stop after so many members, and return the others, if there are any."""
         mean = scale_probabilities(group.total / asked, temperature)
-        if asked == len(self.order):
-            sure = torch.ones_like(group.vote, dtype=torch.bool)  # also of those that are not numbers
-        else:
-            sure = mean.max(dim=1).values >= self.thresholds[asked - 1]
-            if self.rule == "agreement":
-                sure &= group.vote >= 0
+        sure = self._are_sure(mean, group.vote >= 0, asked)
         stopped.append((group.rows[sure], mean[sure], torch.full_like(group.rows[sure], asked)))
         return [] if bool(sure.all()) else [group.only(~sure)]
 

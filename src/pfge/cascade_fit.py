@@ -41,19 +41,34 @@ def fit_cascade(
             on other data that luck would be gone.
         max_nll_increase: Above the negative log-likelihood of all members.
     """
-    if max_accuracy_loss is None and max_nll_increase is None:
-        raise ValueError("a cascade is fitted to a loss; pass max_accuracy_loss, max_nll_increase or both")
-    for name, most in (("max_accuracy_loss", max_accuracy_loss), ("max_nll_increase", max_nll_increase)):
-        if most is not None and not most >= 0:
-            raise ValueError(f"{name} must be at least 0, got {most}")
+    _require_a_loss(max_accuracy_loss, max_nll_increase)  # before anybody predicts
     answers = torch.stack([member.cpu() for member in ensemble.predict_each(batches)])
-    pooled = ensemble.temperatures.pooled
-    orders = [_Stages(order, answers, targets.cpu(), pooled) for order in _orders(answers, targets)]
+    return fit_to_answers(
+        answers,
+        targets.cpu(),
+        ensemble.temperatures.pooled,
+        max_accuracy_loss=max_accuracy_loss,
+        max_nll_increase=max_nll_increase,
+    )
+
+
+def fit_to_answers(
+    answers: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+    *,
+    max_accuracy_loss: float | None = None,
+    max_nll_increase: float | None = None,
+) -> Cascade:
+    """Return what `fit_cascade` does, from probabilities [K, N, C] that the members gave already."""
+    _require_a_loss(max_accuracy_loss, max_nll_increase)
+    members = len(answers)
+    orders = [_Stages(order, answers, targets, temperature) for order in _orders(answers, targets)]
     whole_nll, right = orders[0].log_loss[-1].mean().item(), orders[0].correct[-1]
     most_lost = torch.inf if max_accuracy_loss is None else max_accuracy_loss
     most_nll = torch.inf if max_nll_increase is None else whole_nll + max_nll_increase
 
-    best, fewest = (orders[0], RULES[0], [NEVER] * (len(ensemble) - 1)), (float(len(ensemble)), torch.inf)
+    best, fewest = (orders[0], RULES[0], [NEVER] * (members - 1)), (float(members), torch.inf)
 
     def try_out(stages: _Stages, rule: str, thresholds: list[float]) -> None:
         nonlocal best, fewest
@@ -66,13 +81,21 @@ def fit_cascade(
 
     for stages, rule in product(orders, RULES):
         for threshold in stages.confidences(_THRESHOLDS):
-            try_out(stages, rule, [threshold] * (len(ensemble) - 1))
+            try_out(stages, rule, [threshold] * (members - 1))
     stages, rule, _ = best
     for last, first in combinations(stages.confidences(_ENDS), 2):
-        try_out(stages, rule, torch.linspace(first, last, len(ensemble) - 1).tolist())
+        try_out(stages, rule, torch.linspace(first, last, members - 1).tolist())
     stages, rule, thresholds = best
     even = len(set(thresholds)) == 1
     return Cascade(tuple(stages.order), thresholds[0] if even else tuple(thresholds), rule)
+
+
+def _require_a_loss(max_accuracy_loss: float | None, max_nll_increase: float | None) -> None:
+    if max_accuracy_loss is None and max_nll_increase is None:
+        raise ValueError("a cascade is fitted to a loss; pass max_accuracy_loss, max_nll_increase or both")
+    for name, most in (("max_accuracy_loss", max_accuracy_loss), ("max_nll_increase", max_nll_increase)):
+        if most is not None and not most >= 0:
+            raise ValueError(f"{name} must be at least 0, got {most}")
 
 
 def _orders(answers: Tensor, targets: Tensor) -> list[list[int]]:

@@ -10,8 +10,8 @@ def test_what_fits_is_printed_with_where_members_are_taken(capsys: Captured) -> 
     assert main([*PLAN, "--memory", "1MB", "--images", "1000", "--batch-size", "100"]) == 0
     printed = capsys.readouterr().out
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]
-    # 10 iterations an epoch: c = 20, P = 100, n = 400. The bytes are those of compress().
-    assert ["PFGE", "4", "20", "100", "int8 base + 3 bits", "750,124", "+5,422,720"] in rows
+    # 10 iterations an epoch: c = 20, P = 100, n = 400. The bytes are those of compress(small_bits=16).
+    assert ["PFGE", "4", "20", "100", "int8 base + 3 bits", "728,028", "+5,422,720"] in rows
     assert not [row for row in rows if row[0] == "SWA" and row[4] == "float32"]  # 1,084,544 bytes
     assert "Each run has 400 iterations." in printed
     assert "PFGE 4: members at iterations 100, 200, 300, 400, at rate 0.0005" in printed

@@ -1,4 +1,4 @@
-"""Plans have the bytes that compress() really takes, and members where collectors really take them."""
+"""Plans have as many members as fit, and members where collectors really take them."""
 
 import warnings
 from dataclasses import replace
@@ -6,13 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pfge import Ensemble, Weights, copy_weights, view_weights
-from pfge.compression import compress
-from pfge.lab.models import build_model
-from pfge.lab.planner import FORMS, FORMS_OF_ONE, Form, Plan, describe_layout, find_plans
+from pfge import view_weights
+from pfge.lab.form import FORMS_OF_ONE
+from pfge.lab.planner import Plan, describe_layout, find_plans
 from pfge.methods import Setting, make_collector
 from pfge.weights import count_bytes
-from tests.packed.test_members import close_members
 from tests.toys import make_mlp
 
 SETTING = Setting(iterations=40, cycle=2, period=10, low=0.001, high=0.1)
@@ -22,37 +20,6 @@ ONE = 404  # 99 floats and a counter of 8 bytes
 
 def found(memory: int, setting: Setting = SETTING) -> dict[tuple[str, str], Plan]:
     return {(plan.method, plan.form.name): plan for plan in find_plans(memory, LAYOUT, setting)}
-
-
-@pytest.mark.parametrize("members", [1, 2, 5])
-@pytest.mark.parametrize("form", FORMS[1:], ids=lambda form: form.name)
-def test_bytes_are_those_of_a_compressed_ensemble(form: Form, members: int) -> None:
-    assert form.settings is not None
-    made = compress(
-        Ensemble(close_members(members, spread=0.001), make_mlp),
-        base_bits=form.settings.base_bits,
-        delta_bits=form.bits,
-        group=form.settings.group,
-    )
-    assert form.size(LAYOUT, members) == made.nbytes
-
-
-def test_bytes_of_a_real_network_are_those_of_a_compressed_ensemble() -> None:
-    base = copy_weights(view_weights(build_model("small_conv", classes=10, channels=1)))
-    generator = torch.Generator().manual_seed(0)
-    members: list[Weights] = [
-        {
-            name: tensor + 0.001 * torch.randn(tensor.shape, generator=generator)
-            if tensor.is_floating_point()
-            else tensor
-            for name, tensor in base.items()
-        }
-        for _ in range(3)
-    ]
-    layout = describe_layout("small_conv", classes=10, channels=1)
-    expected = compress(Ensemble(members, make_mlp)).nbytes
-    assert FORMS[2].size(layout, 3) == expected
-    assert FORMS[0].size(layout, 3) == 3 * count_bytes(base)
 
 
 def test_a_model_is_described_without_memory() -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.reports.made_run import (
     result,
     write_connectivity,
     write_evaluations,
+    write_forms,
     write_results,
 )
 
@@ -61,6 +63,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_results(folder, [*rows, result(EVIL, 1, like="SWAG*")])
     write_connectivity(folder)
     write_evaluations(folder)
+    file = folder / "report.html"
+    file.write_text(make_page([Run(folder)]))
+    return file
+
+
+@pytest.fixture(scope="module")
+def page_of_forms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_run(tmp_path_factory.mktemp("made") / "forms", examples=0)
+    write_forms(folder)
     file = folder / "report.html"
     file.write_text(make_page([Run(folder)]))
     return file
@@ -167,6 +178,50 @@ def test_a_click_on_a_method_hides_it_in_all_charts_and_another_shows_it(
     assert {m: marks(browser, m) for m in before} == before | {"FGE": 0}
     assert browser.execute_script(click, "FGE") == "true"
     assert {m: marks(browser, m) for m in before} == before
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_names_of_a_front_are_in_the_chart_and_on_nothing_else(
+    browser: Any, page_of_forms: Path, width: int
+) -> None:
+    opened(browser, page_of_forms, width)
+    charts = browser.execute_script("""
+        const box = (node) => {
+            const { left, top, right, bottom } = node.getBoundingClientRect();
+            return [left, top, right, bottom];
+        };
+        const all = (svg, selector) => [...svg.querySelectorAll(selector)];
+        return [...document.querySelectorAll('[data-panel^="run-1-tradeoff"] svg')].map(svg => ({
+            chart: box(svg),
+            axis: box(svg.querySelector('line.axis')),
+            names: all(svg, '.name').map(node => ({ text: node.textContent, at: box(node) })),
+            marks: all(svg, 'g[data-method]:not([data-method=""]) > path[transform]').map(box),
+        }))
+    """)
+    assert len(charts) == 4
+    assert [name["text"] for name in charts[0]["names"]][:3] == ["SWA int8", "PFGE 1 bit", "PFGE 3 bits"]
+    for chart in charts:
+        names = [name["at"] for name in chart["names"]]
+        assert all(left >= chart["axis"][0] and right <= chart["chart"][2] for left, _, right, _ in names)
+        assert all(top >= chart["chart"][1] and bottom <= chart["axis"][3] + 2 for _, top, _, bottom in names)
+        # A line of text is a few pixels higher than its letters.
+        assert not any(_overlap(one, other, 3) for one, other in combinations(names, 2))
+        assert not any(_overlap(name, mark, 3) for name in names for mark in chart["marks"])
+
+
+def _overlap(one: list[float], other: list[float], slack: float) -> bool:
+    across = min(one[2], other[2]) - max(one[0], other[0])
+    down = min(one[3], other[3]) - max(one[1], other[1])
+    return across > slack and down > slack
+
+
+def test_a_pointer_on_a_form_says_which_it_is(browser: Any, page_of_forms: Path) -> None:
+    opened(browser, page_of_forms, DESKTOP)
+    place = place_of(browser, "w0")
+    browser.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **place})
+    assert (
+        tip(browser) == "w0, int8 base\naccuracy, %: 90.25 ± 0.25\nmemory at test time, bytes: 0.25× 250 kB"
+    )
 
 
 def test_dark_and_light_are_the_readers_choice(browser: Any, page: Path) -> None:

@@ -4,12 +4,10 @@ from math import inf, nan, sqrt
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pfge.methods import make_collector
 from pfge.reports import figures
-from pfge.reports.comparison import Number, Row
+from pfge.reports.comparison import Number
 from pfge.reports.figure import Figure, Panel, Series, figure_of
 from pfge.reports.run import Run
 from tests.reports.made_run import config, make_run, result, write_connectivity, write_results
@@ -24,48 +22,6 @@ def drawn(figure: Figure | None, panel: int, label: str) -> Series:
     assert figure is not None
     (found,) = [series for series in figure.panels[panel].series if series.label == label]
     return found
-
-
-def row(method: str, size: int, nll: float) -> Row:
-    number = Number(nll, None)
-    return Row(method, 1, size, 1.0, number, number, number, 0, 1)
-
-
-def test_a_method_stands_at_its_memory_and_its_mean_over_seeds(run: Run) -> None:
-    pfge = drawn(figures.tradeoff(run), 0, "PFGE")
-    assert pfge.x == [4_000_000]
-    assert pfge.y == pytest.approx([93.75])  # 93.5 and 94.0
-    assert pfge.error == pytest.approx([0.25])  # half of the difference between two seeds
-    nll = drawn(figures.tradeoff(run), 1, "PFGE")
-    assert nll.y == pytest.approx([0.215])
-
-
-def test_the_front_leaves_out_what_a_smaller_method_beats(run: Run) -> None:
-    front = drawn(figures.tradeoff(run), 0, "Pareto front")
-    # SWA beats w0 at one model, PFGE beats the starred at four, FGE beats SWAG at twenty.
-    assert front.x == [1_000_000, 4_000_000, 20_000_000]
-    assert front.y == pytest.approx([91.25, 93.75, 94.25])
-
-
-@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=8))
-def test_a_method_is_on_the_front_exactly_if_none_beats_it(points: list[tuple[int, int]]) -> None:
-    rows = [row(str(i), size, float(nll)) for i, (size, nll) in enumerate(points)]
-    front = {(r.bytes, r.nll.mean) for r in figures.pareto_front(rows, "nll")}
-
-    def is_beaten(size: int, nll: int) -> bool:
-        return any((s <= size and n <= nll) and (s, n) != (size, nll) for s, n in points)
-
-    assert front == {(size, nll) for size, nll in points if not is_beaten(size, nll)}
-
-
-def test_memory_is_named_in_models_and_in_bytes(run: Run) -> None:
-    figure = figures.tradeoff(run)
-    assert figure is not None
-    assert figure.panels[0].x_ticks == [
-        (1_000_000, "1×\n1 MB"),
-        (4_000_000, "4×\n4 MB"),
-        (20_000_000, "20×\n20 MB"),
-    ]
 
 
 @pytest.mark.parametrize(

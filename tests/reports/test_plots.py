@@ -1,10 +1,12 @@
 """Figures for papers: what is drawn is what the figure holds."""
 
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.text import Text
 
 from pfge.reports import figures
 from pfge.reports.figure import Figure, Panel, Series
@@ -13,7 +15,7 @@ from pfge.reports.plots import save_figures
 from pfge.reports.report import report_figures
 from pfge.reports.run import Run
 from pfge.storage import StorageError
-from tests.reports.made_run import MEMBERS, make_run, write_connectivity, write_evaluations
+from tests.reports.made_run import MEMBERS, make_run, write_connectivity, write_evaluations, write_forms
 
 
 @pytest.fixture
@@ -47,6 +49,26 @@ def test_the_trade_off_has_a_log_axis_and_every_method_named(run: Run) -> None:
     assert [axes.get_xscale() for axes in drawn.axes] == ["log", "log"]
     (legend,) = drawn.legends
     assert {text.get_text() for text in legend.get_texts()} == {*MEMBERS, "Pareto front"}
+
+
+def test_forms_stand_two_by_two_and_the_front_is_named_where_nothing_else_is(run: Run) -> None:
+    write_forms(run.folder.path)
+    drawn = Run(run.folder.path).plot_tradeoff()
+    assert drawn.get_size_inches().tolist() == [2 * 4.2, 2 * 3.2 + 0.4]
+    drawn.draw_without_rendering()
+    for axes in drawn.axes:
+        window = axes.get_window_extent()
+        boxes = [Text.get_window_extent(text) for text in axes.texts]  # without its line
+        assert len(boxes) >= 5
+        assert all(window.x0 <= box.x0 and box.x1 <= window.x1 for box in boxes)
+        assert all(window.y0 <= box.y0 and box.y1 <= window.y1 for box in boxes)
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    (legend,) = drawn.legends
+    assert {text.get_text() for text in legend.get_texts()} == {
+        "Pareto front",
+        *MEMBERS,
+        *(f"{method}, compressed or cascade" for method in MEMBERS),
+    }
 
 
 def test_every_figure_is_a_file_and_the_same_one_each_time(run: Run, tmp_path: Path) -> None:

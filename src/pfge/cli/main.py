@@ -17,6 +17,7 @@ from pfge.cli import (
     diagnose,
     evaluate,
     export,
+    forms,
     landscape,
     plan,
     predict,
@@ -37,6 +38,7 @@ COMMANDS = (
     landscape,
     compress,
     cascade,
+    forms,
     export,
     predict,
 )

@@ -17,7 +17,9 @@ from pfge.lab.run_folder import RunFolder
 from pfge.reports import diagnosis
 from pfge.reports.calibration import assessment_tables
 from pfge.reports.connectivity import connectivity_tables
+from pfge.reports.forms import form_table
 from pfge.reports.run_tables import REFERENCE, run_tables
+from pfge.reports.whole_rows import whole_forms
 from pfge.scores import Scores
 
 
@@ -55,6 +57,13 @@ def print_connectivity(results: Sequence[dict[str, Any]], figure: Path) -> None:
     _console().print(f"Figure: {figure}", markup=False, highlight=False)
 
 
+def print_forms(results: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Print what each form takes and is worth, and how to see it."""
+    table = form_table(whole_forms([*results]))
+    _print(table.title, table.columns, table.cells, table.note)
+    _console().print(f"One picture of it: pfge report {folder}", markup=False, highlight=False)
+
+
 def print_start_weights(found: Sequence[dict[str, Any]]) -> None:
     """Print where each seed's w0 is and what it is worth."""
     if not _is_first_process():
@@ -85,8 +94,8 @@ def print_plans(plans: Sequence[Plan], title: str) -> None:
         for plan in plans
     ]
     note = (
-        "Bytes of the members; one model more is in memory while they predict. While training: a mean, and "
-        "the members unless a folder takes them."
+        "Bytes of the members, by pfge compress --small-bits 16; one model more is in memory while they "
+        "predict. While training: a mean, and the members unless a folder takes them."
     )
     _print(title, columns, cells, note)
     print(f"Each run has {plans[0].setting.iterations:,} iterations.")

@@ -1,7 +1,7 @@
 """An experiment: every setting has a default, a type and a check."""
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -221,6 +221,10 @@ class Experiment:
                 raise ConfigError(f"{key} must leave {taken[0]} out, which model.name and the data decide")
         if len(self.data.mean) != len(self.data.std):
             raise ConfigError(f"data.mean and data.std go together, got {self.data.mean} and {self.data.std}")
+
+    def on_one_device(self) -> "Experiment":
+        """Return the same experiment for one process, whatever it was trained on."""
+        return replace(self, engine=replace(self.engine, devices=1, nodes=1, strategy="auto"))
 
 
 def flatten(experiment: Experiment) -> dict[str, Any]:

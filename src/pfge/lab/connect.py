@@ -1,7 +1,7 @@
 """How well adjacent members of PFGE and FGE are connected: a curve between them, fitted and traced."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,9 +65,7 @@ def connect(
     experiment = folder.load_experiment(overrides)
     with folder.opened(experiment):
         _require_same_settings(folder, experiment.connect)
-        experiment = replace(
-            experiment, engine=replace(experiment.engine, devices=1, nodes=1, strategy="auto")
-        )
+        experiment = experiment.on_one_device()
         bench = Bench.set_up(experiment, folder, Engine(experiment.engine), reporter)
         # All are looked at before work goes into any.
         ensembles = {

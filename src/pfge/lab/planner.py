@@ -6,63 +6,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from pfge.lab.form import FORMS, FORMS_OF_ONE, Form
 from pfge.lab.models import build_model
 from pfge.methods import Setting
-from pfge.packed import PackSettings
-from pfge.packed.encode import delta_size, is_packed
-from pfge.packed.quantize import quantized_size
 from pfge.weights import Weights, count_bytes, view_weights
 
-
-@dataclass(frozen=True)
-class Form:
-    """How members are stored.
-
-    Args:
-        name: For people.
-        settings: As of `compress`; None for members as they are.
-        bits: Of what each member adds.
-    """
-
-    name: str
-    settings: PackSettings | None = None
-    bits: int = 32
-
-    def size(self, layout: Weights, members: int) -> int:
-        """Return the bytes of so many members, as `compress` would make them.
-
-        Tensors that are no floating-point numbers, such as counters, are taken to be the same in all
-        members, and are stored once if members are packed.
-
-        Args:
-            layout: Tensors of one member's shapes and types; their values do not matter.
-            members: How many.
-        """
-        if self.settings is None:
-            return members * count_bytes(layout)
-        total = 0
-        for tensor in layout.values():
-            own = tensor.numel() * tensor.element_size()
-            if not is_packed(tensor):
-                total += own * (members if tensor.is_floating_point() else 1)
-            elif self.settings.base_bits is None:
-                total += members * delta_size(tensor, self.bits, self.settings)
-            else:
-                channel = PackSettings(group=None).group_of(tensor)
-                total += quantized_size(tensor.numel(), 8, channel)
-                total += members * delta_size(tensor, self.bits, self.settings) if members > 1 else 0
-        return total
-
-
-FORMS = (
-    Form("float32"),
-    Form("int8", PackSettings(base_bits=None, group=None), 8),
-    Form("int8 base + 3 bits", PackSettings(), 3),
-    Form("int8 base + 1 bit", PackSettings(), 1),
-)
-"""Widest first; "int8 base + 3 bits" is what `pfge compress` makes if it is not told otherwise."""
-FORMS_OF_ONE = (FORMS[0], Form("int8 base", PackSettings()))
-"""One member adds nothing to the base."""
 METHODS = {"PFGE": FORMS, "FGE": FORMS, "SWA": FORMS_OF_ONE}
 
 

@@ -42,6 +42,11 @@ class RunFolder:
         return self.path / "connectivity.jsonl"
 
     @property
+    def forms(self) -> Path:
+        """The file of ensembles in the forms that they can be shipped in, a line each."""
+        return self.path / "forms.jsonl"
+
+    @property
     def environment(self) -> Path:
         """The file that says where and how the run was made."""
         return self.path / ENVIRONMENT

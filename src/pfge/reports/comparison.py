@@ -24,6 +24,10 @@ class Number:
         """Summarise one value a seed."""
         return cls(mean(values), stdev(values) / sqrt(len(values)) if len(values) > 1 else None)
 
+    def scaled(self, factor: float) -> "Number":
+        """Return the number in another unit."""
+        return Number(factor * self.mean, None if self.error is None else factor * self.error)
+
     def show(self, digits: int) -> str:
         """Return the number for a table."""
         error = "" if self.error is None else f" ± {self.error:.{digits}f}"
@@ -69,8 +73,7 @@ def comparison_cells(rows: Sequence[Row]) -> list[list[str]]:
 
     def metric(row: Row, name: str, factor: float, digits: int) -> str:
         number: Number = getattr(row, name)
-        scaled = Number(number.mean * factor, number.error if number.error is None else number.error * factor)
-        return scaled.show(digits) + (f" {BEST}" if number.mean == best[name] else "  ")
+        return number.scaled(factor).show(digits) + (f" {BEST}" if number.mean == best[name] else "  ")
 
     return [
         [

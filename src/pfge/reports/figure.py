@@ -23,6 +23,8 @@ class Series:
         shape: A line through the points, their marks, or both.
         faint: Whether this is only the background of another series.
         dashed: Whether the line is dashed.
+        names: What each point is, where the label does not say it all.
+        named: Whether the names are written beside the points, as of a front, which has a free side.
     """
 
     label: str
@@ -33,6 +35,8 @@ class Series:
     shape: Shape = "both"
     faint: bool = False
     dashed: bool = False
+    names: Sequence[str] = ()
+    named: bool = False
 
     @classmethod
     def of_numbers(
@@ -45,6 +49,7 @@ class Series:
         shape: Shape = "both",
         faint: bool = False,
         dashed: bool = False,
+        names: Sequence[str] = (),
     ) -> "Series":
         """Return a series of means with their errors, where every one has an error."""
         errors = [number.error for number in numbers if number.error is not None]
@@ -57,13 +62,17 @@ class Series:
             shape,
             faint,
             dashed,
+            names,
         )
 
     def finite(self) -> "Series":
         """Return the series without points that cannot be drawn."""
         kept = [i for i, point in enumerate(zip(self.x, self.y, strict=True)) if all(map(isfinite, point))]
         error = None if self.error is None else [self.error[i] for i in kept]
-        return replace(self, x=[self.x[i] for i in kept], y=[self.y[i] for i in kept], error=error)
+        names = [self.names[i] for i in kept] if self.names else ()
+        return replace(
+            self, x=[self.x[i] for i in kept], y=[self.y[i] for i in kept], error=error, names=names
+        )
 
 
 @dataclass(frozen=True)
@@ -102,8 +111,8 @@ class Panel:
         names = dict(self.x_ticks)
         return [
             [
-                series.label,
-                names.get(x, f"{x:.6g}").replace("\n", " "),
+                series.names[index] if series.names else series.label,
+                names.get(x, f"{x:,}" if isinstance(x, int) else f"{x:.6g}").replace("\n", " "),
                 f"{y:.5g}",
                 "" if series.error is None else f"{series.error[index]:.2g}",
             ]

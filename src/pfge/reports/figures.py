@@ -1,72 +1,17 @@
-"""The paper's figures from a run's results: trade-off, rates, members, curves."""
+"""The paper's figures from a run's results: rates, members, curves."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from pfge.methods import Setting
-from pfge.reports.comparison import Number, Row, by_method, summarize
+from pfge.reports.comparison import Number, by_method
 from pfge.reports.figure import Figure, Panel, Series, figure_of
 from pfge.reports.run import Run
 
 METRICS = (("accuracy", 100.0, "accuracy, %"), ("nll", 1.0, "NLL"))
 ANNEALING_POINTS = 24
 """How many points a half cosine is drawn with."""
-
-
-def tradeoff(run: Run) -> Figure | None:
-    """Return accuracy and NLL of every method against its memory at test time, with the Pareto front."""
-    rows = summarize(run.results)
-    sizes = sorted({(row.bytes, f"{row.relative_bytes:.3g}×\n{show_bytes(row.bytes)}") for row in rows})
-    panels = []
-    for metric, factor, label in METRICS:
-        numbers = {row.method: scaled(getattr(row, metric), factor) for row in rows}
-        front = pareto_front(rows, metric)
-        series = [
-            Series(
-                "Pareto front",
-                [row.bytes for row in front],
-                [numbers[row.method].mean for row in front],
-                shape="line",
-                dashed=True,
-            ),
-            *(
-                Series.of_numbers(
-                    row.method, [row.bytes], [numbers[row.method]], method=row.method, shape="marks"
-                )
-                for row in rows
-            ),
-        ]
-        better = "higher is better" if metric == "accuracy" else "lower is better"
-        panels.append(
-            Panel(
-                f"{label} ({better})",
-                "memory at test time",
-                label,
-                series,
-                log_x=True,
-                x_ticks=sizes,
-                labelled=True,
-            )
-        )
-    return figure_of(
-        "tradeoff",
-        "What memory buys",
-        "Each method on the test set against the bytes of weights that it needs to predict. Bars are one "
-        "standard error over seeds. No method on the dashed line, the Pareto front, is beaten by another "
-        "that needs as little memory.",
-        panels,
-    )
-
-
-def pareto_front(rows: Sequence[Row], metric: str) -> list[Row]:
-    """Return the methods that nothing as small or smaller is better than, by growing memory."""
-    sign = -1 if metric == "accuracy" else 1
-    front: list[Row] = []
-    for row in sorted(rows, key=lambda row: (row.bytes, sign * getattr(row, metric).mean)):
-        if not front or sign * getattr(row, metric).mean < sign * getattr(front[-1], metric).mean:
-            front.append(row)
-    return front
 
 
 def rates(run: Run) -> Figure | None:
@@ -144,7 +89,7 @@ def members(run: Run) -> Figure | None:
         if "w0" in rows and series:
             first = min(x for s in series for x in s.x)
             last = max(x for s in series for x in s.x)
-            w0 = scaled(Number.of([row["test"][metric] for row in rows["w0"]]), factor)
+            w0 = Number.of([factor * row["test"][metric] for row in rows["w0"]])
             series.insert(0, Series("w0", [first, last], [w0.mean, w0.mean], "w0", shape="line", dashed=True))
         panels.append(Panel(label, "iteration", label, series))
     return figure_of(
@@ -206,11 +151,6 @@ def curves(run: Run) -> Figure | None:
         "members lie in one valley.",
         panels,
     )
-
-
-def scaled(number: Number, factor: float) -> Number:
-    """Return a number in another unit."""
-    return Number(factor * number.mean, None if number.error is None else factor * number.error)
 
 
 def show_bytes(count: int) -> str:

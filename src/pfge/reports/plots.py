@@ -28,6 +28,10 @@ MARKS = {
     "plus": "P",
 }
 COLUMNS = 3
+AXES_WIDTH, AXES_HEIGHT = 250, 150
+"""At least what a panel has for its points, in points of 1/72 inch; the layout is found after names are."""
+NAME_SIZE, GAP = 6.5, 5
+ATTEMPTS = 4
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -51,7 +55,7 @@ class Plot(mpl_figure.Figure):
 def plot(figure: Figure) -> Plot:
     """Return the figure drawn."""
     with mpl.rc_context(STYLE):
-        columns = min(COLUMNS, len(figure.panels))
+        columns = 2 if len(figure.panels) == 4 else min(COLUMNS, len(figure.panels))
         rows = -(-len(figure.panels) // columns)
         drawn = Plot(figsize=(4.2 * columns, 3.2 * rows + 0.4), layout="constrained")
         by_method = looks(figure.methods)
@@ -98,6 +102,9 @@ def _draw(axes: Axes, panel: Panel, by_method: Mapping[str, Look]) -> None:
         places, names = zip(*panel.x_ticks, strict=True)
         axes.set_xticks(places, names)
         axes.minorticks_off()
+    for series in panel.series:
+        if series.named:
+            _write_names(axes, series)
 
 
 def _draw_series(axes: Axes, series: Series, look: Look) -> None:
@@ -115,12 +122,66 @@ def _draw_series(axes: Axes, series: Series, look: Look) -> None:
         markerfacecolor="white" if look.open else color,
         alpha=0.5 if series.faint else 1.0,
     )
-    if series.error is None:
+    if series.error is None or series.faint:
         return
     if series.shape == "marks":
         axes.errorbar(series.x, series.y, series.error, fmt="none", ecolor=color, elinewidth=1, alpha=0.6)
-    elif not series.faint:
+    else:
         low, high = (
             [y + sign * error for y, error in zip(series.y, series.error, strict=True)] for sign in (-1, 1)
         )
         axes.fill_between(series.x, low, high, color=color, alpha=0.12, linewidth=0)
+
+
+def _write_names(axes: Axes, series: Series) -> None:
+    """Name the points of a front on the side where nothing is: to the left, and above if it rises."""
+    up = -1 if series.y[-1] < series.y[0] else 1
+    names: list[tuple[float, float]] = []
+    for _ in range(ATTEMPTS):  # more room at the edges moves the points, and so the names
+        names = _place_names(axes, series, up)
+        heights = [height for _, height in names]
+        axes.set_xlim(left=_to_data(axes, min(0.0, min(left for left, _ in names) - GAP), 0)[0])
+        if up > 0:
+            axes.set_ylim(top=_to_data(axes, 0, max(AXES_HEIGHT, max(heights) + GAP))[1])
+        else:
+            axes.set_ylim(bottom=_to_data(axes, 0, min(0.0, min(heights) - GAP))[1])
+    for name, x, y, (_, height) in zip(series.names, series.x, series.y, names, strict=True):
+        lift = height - _to_points(axes, x, y)[1]
+        axes.annotate(
+            name,
+            (x, y),
+            (-GAP, lift),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontsize=NAME_SIZE,
+            arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "0.6"} if abs(lift) > 10 else None,
+        )
+
+
+def _place_names(axes: Axes, series: Series, up: int) -> list[tuple[float, float]]:
+    """Return the left end and the height of each name, in points, none on top of another."""
+    found: list[tuple[float, float]] = []
+    rights: list[float] = []
+    for name, x, y in zip(series.names, series.x, series.y, strict=True):
+        point, height = _to_points(axes, x, y)
+        right = point - GAP
+        left = right - 0.6 * NAME_SIZE * len(name)
+        height += up * NAME_SIZE
+        for other_right, (_, other) in zip(rights, found, strict=True):
+            if other_right > left and up * (height - other) < 1.3 * NAME_SIZE:
+                height = other + up * 1.3 * NAME_SIZE
+        found.append((left, height))
+        rights.append(right)
+    return found
+
+
+def _to_points(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    across, high = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
+    return across * AXES_WIDTH, high * AXES_HEIGHT
+
+
+def _to_data(axes: Axes, across: float, high: float) -> tuple[float, float]:
+    place = axes.transAxes.transform((across / AXES_WIDTH, high / AXES_HEIGHT))
+    x, y = axes.transData.inverted().transform(place)
+    return x, y

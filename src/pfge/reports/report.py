@@ -9,9 +9,10 @@ from pfge.reports.figure import Figure
 from pfge.reports.run import Run
 from pfge.reports.run_tables import run_tables
 from pfge.reports.table import Table
+from pfge.reports.tradeoff_figure import tradeoff
 
 FIGURES: tuple[Callable[[Run], Figure | None], ...] = (
-    figures.tradeoff,
+    tradeoff,
     figures.rates,
     figures.members,
     figures.curves,

@@ -12,7 +12,7 @@ from pfge.lab.run_folder import RunFolder
 from pfge.methods import METHODS, Setting
 from pfge.reports.comparison import by_method
 from pfge.reports.landscape_figure import draw_landscape
-from pfge.reports.whole_rows import is_whole_evaluation, whole_rows, whole_traces
+from pfge.reports.whole_rows import is_whole_evaluation, whole_forms, whole_rows, whole_traces
 from pfge.storage import StorageError, read_json_object
 
 if TYPE_CHECKING:
@@ -76,6 +76,11 @@ class Run:
         return whole_traces(read_results(self.folder.connectivity))
 
     @cached_property
+    def forms(self) -> list[dict[str, Any]]:
+        """The ensembles in the forms that they can be shipped in, if they were measured."""
+        return whole_forms(read_results(self.folder.forms))
+
+    @cached_property
     def landscape(self) -> str:
         """The picture of the loss plane as SVG, "" if there is none that this version can draw."""
         file = self.folder.path / "landscape.json"
@@ -136,9 +141,9 @@ class Run:
         return plot(_require(members(self), self, "PFGE or FGE"))
 
     def plot_tradeoff(self) -> "Plot":
-        """Draw accuracy and NLL of every method against the memory at test time."""
-        from pfge.reports.figures import tradeoff
+        """Draw accuracy and NLL of every method against the memory at test time, and forward passes."""
         from pfge.reports.plots import plot
+        from pfge.reports.tradeoff_figure import tradeoff
 
         return plot(_require(tradeoff(self), self, "any method"))
 

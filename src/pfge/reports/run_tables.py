@@ -1,12 +1,15 @@
-"""The tables of a run folder, for a terminal or a page: methods, calibration, differences."""
+"""The tables of a run folder, for a terminal or a page: methods, calibration, differences, forms."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from pfge.lab.results import read_results
 from pfge.lab.run_folder import RunFolder
 from pfge.reports import calibration, comparison, differences
 from pfge.reports.comparison import BEST, by_method, comparison_cells, summarize
+from pfge.reports.forms import form_table
 from pfge.reports.table import Table
+from pfge.reports.whole_rows import whole_forms
 
 REFERENCE = "PFGE"
 
@@ -33,6 +36,8 @@ def run_tables(folder: RunFolder, results: Sequence[dict[str, Any]], part: str =
             "bootstrap), the standard error over seeds, and a verdict where neither explains the difference."
         )
         tables.append(Table(f"differences from {REFERENCE}", differences.COLUMNS, cells, note))
+    if part == "test" and (forms := whole_forms(read_results(folder.forms))):
+        tables.append(form_table(forms))
     return tables
 
 

@@ -15,7 +15,8 @@ from pfge.reports.table import Table
 from pfge.reports.table_formats import split_reference_rows
 from pfge.storage import checksum
 
-MANY_PANELS = 4
+MANY_PANELS = 5
+"""From here on panels are smaller; four stand two by two."""
 
 
 def run_section(run: Run, key: str) -> tuple[str, dict[str, Figure]]:

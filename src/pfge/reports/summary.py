@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pfge.reports.comparison import Row, summarize
-from pfge.reports.figures import pareto_front, scaled, show_bytes
+from pfge.reports.figures import show_bytes
 from pfge.reports.gaps import UNKNOWN, Gap, gaps
 from pfge.reports.run import Run
+from pfge.reports.tradeoff_figure import pareto_front
 
 SCORES = "the scores of each example, which older versions did not keep,"
 
@@ -31,7 +32,7 @@ def findings(run: Run) -> list[Finding]:
         Finding(
             "Most accurate",
             accurate.method,
-            f"{scaled(accurate.accuracy, 100).show(2)} % at {_memory(accurate)}",
+            f"{accurate.accuracy.scaled(100).show(2)} % at {_memory(accurate)}",
         ),
         Finding("Lowest NLL", likely.method, f"{likely.nll.show(4)} at {_memory(likely)}"),
         _to_ship(run, rows, accurate.method, likely.method),
@@ -65,7 +66,7 @@ def _to_ship(run: Run, rows: Mapping[str, Row], accurate: str, likely: str) -> F
     cost = f"; it takes {chosen.trainings} trainings" if chosen.trainings > 1 else ""
     smaller = [
         f"{row.method} ({row.relative_bytes:.3g}×)"
-        for row in pareto_front([*rows.values()], "nll")
+        for row in pareto_front([*rows.values()], lambda row: row.bytes, lambda row: row.nll.mean)
         if row.bytes < chosen.bytes
     ]
     less = f" With less memory, the lowest NLL is that of {' or '.join(smaller[::-1])}." if smaller else ""

@@ -21,6 +21,11 @@ def whole_traces(results: list[Any]) -> list[dict[str, Any]]:
     return [row for row in results if isinstance(row, dict) and _is_trace(row)]
 
 
+def whole_forms(results: list[Any]) -> list[dict[str, Any]]:
+    """Return the forms of ensembles that tables and figures can show."""
+    return [row for row in results if isinstance(row, dict) and _is_form(row)]
+
+
 def is_whole_evaluation(found: dict[str, Any]) -> bool:
     """Tell whether an evaluation has the numbers that its tables show."""
     try:
@@ -36,6 +41,18 @@ def _is_whole(row: dict[str, Any], part: str) -> bool:
         and all(type(row.get(key)) is int for key in ("seed", "iterations", *COUNTS))
         and all(row[key] > 0 for key in COUNTS)
         and _are_metrics(row.get(part))
+    )
+
+
+def _is_form(row: dict[str, Any]) -> bool:
+    return (
+        all(isinstance(row.get(key), str) for key in ("method", "form"))
+        and type(row.get("cascade")) is bool
+        and all(type(row.get(key)) is int for key in ("seed", *COUNTS))
+        and all(row[key] > 0 for key in COUNTS)
+        and all(_is_finite(row.get(key)) for key in ("mean_members", "kl"))
+        and row["mean_members"] >= 1
+        and _are_metrics(row.get("test"))
     )
 
 

@@ -47,7 +47,8 @@ function drawMark(parent, look, x, y, size) {
 
 /** Draw a panel and return the SVG and its points, each with its place and its series. */
 function drawPanel(panel, looks, width) {
-  const height = Math.round(Math.min(330, Math.max(230, width * 0.66)));
+  const least = panel.series.some((s) => s.named) ? 300 : 230;
+  const height = Math.round(Math.min(330, Math.max(least, width * 0.66)));
   const lines = panel.x_ticks.some(([, name]) => name.includes("\n")) ? 2 : 1;
   const isNamed = panel.title.includes(panel.y_label);
   const box = { left: 58, right: width - (panel.labelled ? 92 : 14), top: isNamed ? 10 : 26, bottom: height - 30 - 14 * lines };
@@ -60,8 +61,10 @@ function drawPanel(panel, looks, width) {
     const low = Math.max(0, Math.floor(Math.min(...xs, ...ys) * 10) / 10);
     xBounds = yBounds = [low, 1.005];
   }
-  const x = scale(xBounds, [box.left, box.right], panel.log_x);
-  const y = scale(yBounds, [box.bottom, box.top]);
+  const { x, y, names } = placeNames(series.filter((s) => s.named), (room) => ({
+    x: scale(xBounds, [box.left + room.left, box.right], panel.log_x),
+    y: scale(yBounds, [box.bottom - room.bottom, box.top + room.top]),
+  }), box);
   for (const [key, value] of Object.entries({
     class: "plot", viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0,
     "aria-label": `${panel.title}: ${panel.y_label} against ${panel.x_label}, ${series.length} series. `
@@ -73,7 +76,47 @@ function drawPanel(panel, looks, width) {
   if (panel.diagonal) make(svg, "line", { class: "guide", x1: x(xBounds[0]), y1: y(xBounds[0]), x2: x(1), y2: y(1) });
   const points = series.flatMap((s) => drawSeries(svg, s, looks[s.method] || looks[""], x, y));
   if (panel.labelled) labelPoints(svg, points.filter((p) => p.series.method), box);
+  for (const name of names) writeName(svg, name);
   return { svg, points };
+}
+
+/**
+ * Put names beside the points of a front, on the side where nothing is: to the left, and above if it rises.
+ * Room is made at the edges until they fit.
+ */
+function placeNames(fronts, scales, box) {
+  const room = { left: 0, top: 0, bottom: 0 };
+  for (let attempt = 0; ; attempt++) {
+    const { x, y } = scales(room);
+    const names = [];
+    for (const s of fronts) {
+      const up = s.y[s.y.length - 1] < s.y[0] ? -1 : 1;
+      s.x.forEach((value, i) => {
+        const [px, py] = [x(value), y(s.y[i])];
+        const right = px - 7;
+        const left = right - s.names[i].length * 6.1;
+        let height = py - up * 9;
+        for (const other of names) {
+          if (other.right > left - 4 && up * (other.height - height) < 14) height = other.height - up * 14;
+        }
+        names.push({ text: s.names[i], px, py, left, right, height });
+      });
+    }
+    const over = {
+      left: Math.max(0, ...names.map((name) => box.left + 4 - name.left)),
+      top: Math.max(0, ...names.map((name) => box.top + 8 - name.height)),
+      bottom: Math.max(0, ...names.map((name) => name.height + 9 - box.bottom)),
+    };
+    if (attempt === 4 || Math.max(over.left, over.top, over.bottom) < 1) return { x, y, names };
+    for (const side of Object.keys(room)) room[side] += over[side];
+  }
+}
+
+function writeName(svg, { text, px, py, right, height }) {
+  if (Math.abs(height - py) > 12) {
+    make(svg, "line", { class: "leader", x1: px - 3, y1: py, x2: right + 2, y2: height });
+  }
+  make(svg, "text", { class: "name", x: right, y: height + 4, "text-anchor": "end" }, text);
 }
 
 function drawAxes(svg, panel, box, x, y, xBounds, yBounds, height) {
@@ -122,7 +165,7 @@ function drawSeries(svg, series, look, x, y) {
     });
   }
   places.forEach(([px, py], i) => {
-    if (series.shape === "marks" && series.error) {
+    if (series.shape === "marks" && series.error && !series.faint) {
       const [top, bottom] = [y(series.y[i] + series.error[i]), y(series.y[i] - series.error[i])];
       make(group, "path", { d: `M${px} ${top}V${bottom}`, stroke: "currentColor", "stroke-width": 1.5, "stroke-opacity": 0.4 });
     }

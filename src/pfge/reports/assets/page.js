@@ -102,7 +102,7 @@ function showTip(svg, point, panel) {
   const where = name === undefined ? numberText(series.x[index]) : name.replace("\n", " ");
   const error = series.error ? ` ± ${Number(series.error[index].toPrecision(2))}` : "";
   tip.replaceChildren();
-  element(tip, "b", "", series.label);
+  element(tip, "b", "", series.names[index] || series.label);
   element(tip, "div", "", `${panel.y_label}: ${numberText(series.y[index])}${error}`);
   element(tip, "div", "", `${panel.x_label}: ${where}`);
   tip.hidden = false;

@@ -1,0 +1,33 @@
+"""`pfge forms`: what a run's ensembles take and are worth in each form that they can be shipped in."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pfge.cli.compare import SubParsers
+
+
+def add_parser(commands: "SubParsers") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "forms",
+        help="measure every ensemble of a run compressed and not, whole and as a cascade",
+        description="Store every ensemble of a finished comparison as float32, as int8, and as an int8 base "
+        "with 3 bits or 1 bit for each member, and print bytes, forward passes, accuracy and NLL on the test "
+        "set. With validation data, each is also measured as a cascade, whose members answer until an "
+        "example is sure. Running the same command again measures only what is missing.",
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder of pfge compare")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure the forms and print the table."""
+    from pfge.cli.tables import print_forms
+    from pfge.lab.forms import measure_forms
+    from pfge.lab.progress import Reporter
+
+    print_forms(measure_forms(options.folder, Reporter(), overrides=options.set), options.folder)
+    return 0

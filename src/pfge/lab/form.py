@@ -1,0 +1,81 @@
+"""How members can be stored: as they are, or packed, and the bytes that each way takes."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pfge.ensemble import Ensemble
+from pfge.packed import PackSettings, pack_members
+from pfge.packed.encode import delta_size, is_packed
+from pfge.packed.quantize import quantized_size
+from pfge.weights import Weights, count_bytes
+
+
+@dataclass(frozen=True)
+class Form:
+    """How members are stored.
+
+    Args:
+        name: For people.
+        settings: As of `compress`; None for members as they are.
+        bits: Of what each member adds.
+    """
+
+    name: str
+    settings: PackSettings | None = None
+    bits: int = 32
+
+    def store(self, ensemble: Ensemble) -> Ensemble:
+        """Return an ensemble in this form, as `compress` would make it."""
+        if self.settings is None:
+            return ensemble
+        packed = pack_members(ensemble.members, self.bits, self.settings)
+        return ensemble.with_members(packed, temperatures=ensemble.temperatures)
+
+    def size(self, layout: Weights, members: int) -> int:
+        """Return the bytes of so many members, as `compress` would make them.
+
+        Tensors that are no floating-point numbers, such as counters, are taken to be the same in all
+        members, and are stored once if members are packed. Small tensors are taken to fit float16.
+
+        Args:
+            layout: Tensors of one member's shapes and types; their values do not matter.
+            members: How many.
+        """
+        if self.settings is None:
+            return members * count_bytes(layout)
+        total = 0
+        for tensor in layout.values():
+            if not is_packed(tensor):
+                total += _small_size(tensor, members, self.settings)
+            elif self.settings.base_bits is None:
+                total += members * delta_size(tensor, self.bits, self.settings)
+            else:
+                channel = PackSettings(group=None).group_of(tensor)
+                total += quantized_size(tensor.numel(), 8, channel)
+                total += members * delta_size(tensor, self.bits, self.settings) if members > 1 else 0
+        return total
+
+
+def _small_size(tensor: Tensor, members: int, settings: PackSettings) -> int:
+    own = tensor.numel() * tensor.element_size()
+    if members == 1 or not tensor.is_floating_point():
+        return own
+    return members * min(own, tensor.numel() * settings.small_bits // 8)
+
+
+FORMS = (
+    Form("float32"),
+    Form("int8", PackSettings(base_bits=None, group=None, small_bits=16), 8),
+    Form("int8 base + 3 bits", PackSettings(small_bits=16), 3),
+    Form("int8 base + 1 bit", PackSettings(small_bits=16), 1),
+)
+"""Widest first; packed members have BatchNorm, biases and the like in float16, as these are much of a small
+delta. "int8 base + 3 bits" is what `pfge compress --small-bits 16` makes."""
+FORMS_OF_ONE = (FORMS[0], Form("int8 base", PackSettings(small_bits=16)))
+"""One member adds nothing to the base."""
+
+
+def forms_of(members: int) -> tuple[Form, ...]:
+    """Return the forms that so many members can be stored in; the first is as they are."""
+    return FORMS if members > 1 else FORMS_OF_ONE

@@ -1,0 +1,178 @@
+"""A run's ensembles in every form that they can be shipped in: what each takes, and what it is worth."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfge.cascade import Cascade
+from pfge.cascade_fit import fit_to_answers
+from pfge.ensemble import Ensemble
+from pfge.ensemble_folder import MANIFEST
+from pfge.lab.bench import Bench
+from pfge.lab.data import Images
+from pfge.lab.engine import Engine
+from pfge.lab.evaluation import measure
+from pfge.lab.form import forms_of
+from pfge.lab.measuring import expected_rows
+from pfge.lab.pool import Pool
+from pfge.lab.pretrain import find_w0
+from pfge.lab.progress import Reporter
+from pfge.lab.results import append_result, read_results
+from pfge.lab.run_folder import RunFolder
+from pfge.storage import StorageError
+from pfge.uncertainty import kl_divergence
+
+MAX_ACCURACY_LOSS = 0.001
+"""What a cascade may lose on validation data: 0.1 points."""
+NEVER_SAVED = ("MCDropout",)
+"""Methods that are w0 itself, used otherwise."""
+
+Key = tuple[int, str, str, bool]
+"""A row's seed, method and form, and whether it is a cascade."""
+
+
+def measure_forms(path: Path, reporter: Reporter, *, overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Measure every ensemble of a finished comparison in every form, and return all results.
+
+    Each is a line in the run folder and is not computed again. One process does it all. Temperatures are
+    left out, so that members as they are have the numbers of the comparison. Without validation data,
+    which decides when a cascade stops, there are no cascades.
+
+    Args:
+        path: The run folder.
+        reporter: Where progress is shown.
+        overrides: Other settings than the run's, such as `data.root`.
+    """
+    folder = RunFolder(path)
+    experiment = folder.load_experiment(overrides)
+    with folder.opened(experiment):
+        experiment = experiment.on_one_device()
+        _measured(folder)  # a file that cannot be gone on with is refused before work goes into it
+        bench = Bench.set_up(experiment, folder, Engine(experiment.engine), reporter)
+        if not len(bench.splits.validation):
+            reporter.say(
+                "no cascades: what they stop at is found on validation data, and this run has none "
+                "(data.validation, or data.halve_test)"
+            )
+        # All are looked at before work goes into any.
+        ensembles = {seed: dict(_ensembles(bench, seed)) for seed in experiment.seeds}
+        for seed, of_seed in ensembles.items():
+            # Most of them are there long before the largest is.
+            for method, ensemble in sorted(of_seed.items(), key=lambda item: len(item[1])):
+                _measure_ensemble(bench, seed, method, ensemble)
+        return read_results(folder.forms)
+
+
+def _ensembles(bench: Bench, seed: int) -> Iterator[tuple[str, Ensemble]]:
+    """Yield each method of a finished seed and its members as they are, without temperatures."""
+    members = {
+        row["method"]: row["members"]
+        for row in read_results(bench.folder.results)
+        if row["seed"] == seed and row["method"] not in NEVER_SAVED
+    }
+    expected = expected_rows(bench.experiment.ensemble.methods)
+    if missing := sorted(expected - members.keys() - {*NEVER_SAVED}):
+        raise StorageError(
+            f"{bench.folder.path} has no finished {missing[0]} for seed {seed} yet; "
+            f"run pfge compare --out {bench.folder.path} to its end"
+        )
+    for method, count in members.items():
+        ensemble = _open(bench, seed, method).last(count)
+        yield method, ensemble.with_members(ensemble.members)
+
+
+def _open(bench: Bench, seed: int, method: str) -> Ensemble:
+    if method == "w0":
+        return bench.make_ensemble([find_w0(bench, seed)], method="w0", iterations=[0])
+    path = bench.folder.ensemble(seed, method)
+    if method.endswith("*") and not (path / MANIFEST).exists():
+        path = bench.folder.ensemble(seed, method.removesuffix("*"))  # the last of these
+    return bench.load_ensemble(path)
+
+
+def _measure_ensemble(bench: Bench, seed: int, method: str, ensemble: Ensemble) -> None:
+    measured = _measured(bench.folder)
+    kinds = (False, True) if len(ensemble) > 1 and len(bench.splits.validation) else (False,)
+    forms = forms_of(len(ensemble))
+    missing = {
+        form: [kind for kind in kinds if (seed, method, form.name, kind) not in measured] for form in forms
+    }
+    if not any(missing.values()):
+        return
+    expected: Tensor | None = None
+    for form in forms:
+        if expected is not None and not missing[form]:
+            continue
+        stored = form.store(ensemble)
+        name = f"seed {seed}: {method}, {form.name}"
+        answers = _answers(bench, stored, bench.splits.test, f"{name}, test")
+        if expected is None:  # members as they are come first
+            expected = _pool(answers)
+        for kind in missing[form]:
+            cascade = _fit(bench, stored, f"{name}, validation") if kind else None
+            about = {"seed": seed, "method": method, "form": form.name, "cascade": kind}
+            append_result(bench.folder.forms, about | _measure(bench, stored, answers, cascade, expected))
+
+
+def _measure(
+    bench: Bench, stored: Ensemble, answers: Tensor, cascade: Cascade | None, expected: Tensor
+) -> dict[str, Any]:
+    if cascade is None:
+        probabilities, asked = _pool(answers), torch.full((answers.shape[1],), len(answers))
+    else:
+        found = cascade.replay(answers)
+        probabilities, asked = found.probabilities, found.asked
+    return {
+        "members": len(stored),
+        "bytes": stored.nbytes,
+        "file_bytes": _file_bytes(stored, cascade),
+        "bytes_of_one": bench.bytes_of_one,
+        "mean_members": asked.double().mean().item(),
+        "most_members": int(asked.max()),
+        "kl": kl_divergence(expected, probabilities),
+        "test": measure(probabilities, bench.splits.test.labels.cpu()),
+    }
+
+
+def _answers(bench: Bench, ensemble: Ensemble, data: Images, name: str) -> Tensor:
+    """Return all members' probabilities, [K, N, C]: each predicts once, and a cascade is worked out."""
+    return torch.stack(list(bench.predict(ensemble, data, name)))
+
+
+def _fit(bench: Bench, ensemble: Ensemble, name: str) -> Cascade:
+    data = bench.splits.validation
+    answers = _answers(bench, ensemble, data, name)
+    return fit_to_answers(answers, data.labels.cpu(), max_accuracy_loss=MAX_ACCURACY_LOSS)
+
+
+def _pool(answers: Tensor) -> Tensor:
+    """Return the mean, [N, C], in the comparison's own arithmetic, so that the numbers are the same."""
+    pool = Pool()
+    for member in answers:
+        pool.add(member)
+    return pool.mean
+
+
+def _file_bytes(ensemble: Ensemble, cascade: Cascade | None) -> int:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ensemble"
+        ensemble.save(path)
+        if cascade:
+            cascade.save(path / "cascade.json")
+        return sum(file.stat().st_size for file in path.iterdir())
+
+
+def _measured(folder: RunFolder) -> set[Key]:
+    """Return what is in the results already."""
+    return {_key(row, folder.forms) for row in read_results(folder.forms)}
+
+
+def _key(row: Any, path: Path) -> Key:
+    match row:
+        case {"seed": int(seed), "method": str(method), "form": str(form), "cascade": bool(cascade)}:
+            return seed, method, form, cascade
+    raise StorageError(f"{path} must hold results of pfge forms, got {str(row)[:60]!r}; remove that line")

@@ -1,0 +1,189 @@
+"""What memory and forward passes buy: every method, in every form that was measured, in one picture."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log2
+from typing import TypeVar
+
+from pfge.reports.comparison import Number, summarize
+from pfge.reports.figure import Figure, Panel, Series, figure_of
+from pfge.reports.figures import METRICS, show_bytes
+from pfge.reports.forms import UNPACKED, FormRow, summarize_forms
+from pfge.reports.run import Run
+
+MOST_TICKS = 5
+SHORT = (("int8 base + ", ""), ("int8 base", "int8"))
+"""How a form is called where there is little room."""
+
+Item = TypeVar("Item")
+
+
+def tradeoff(run: Run) -> Figure | None:
+    """Return accuracy and NLL of every method against its memory at test time, with the Pareto front.
+
+    Where forms were measured, each is a point, and a second row of panels is against forward passes.
+    """
+    of_forms = summarize_forms(run.forms)
+    known = {row.method for row in of_forms}
+    of_methods = [FormRow.of_method(row) for row in summarize(run.results) if row.method not in known]
+    return _of_forms(of_methods + of_forms) if of_forms else _of_methods(of_methods, run)
+
+
+def pareto_front(
+    items: Sequence[Item], cost: Callable[[Item], float], loss: Callable[[Item], float]
+) -> list[Item]:
+    """Return the items that nothing as cheap or cheaper loses less than, by growing cost."""
+    front: list[Item] = []
+    for item in sorted(items, key=lambda item: (cost(item), loss(item))):
+        if not front or loss(item) < loss(front[-1]):
+            front.append(item)
+    return front
+
+
+def _of_methods(rows: Sequence[FormRow], run: Run) -> Figure | None:
+    sizes = sorted({(row.bytes, f"{row.relative_bytes:.3g}×\n{show_bytes(row.bytes)}") for row in rows})
+    panels = []
+    for metric, factor, label in METRICS:
+        marks = [
+            Series.of_numbers(
+                row.method, [row.bytes], [_metric(row, metric, factor)], method=row.method, shape="marks"
+            )
+            for row in rows
+        ]
+        panels.append(
+            Panel(
+                _title(metric, label),
+                "memory at test time",
+                label,
+                [_front(rows, _bytes, metric, factor), *marks],
+                log_x=True,
+                x_ticks=sizes,
+                labelled=True,
+            )
+        )
+    return figure_of(
+        "tradeoff",
+        "What memory buys",
+        "Each method on the test set against the bytes of weights that it needs to predict. Bars are one "
+        "standard error over seeds. No method on the dashed line, the Pareto front, is beaten by another "
+        "that needs as little memory. What each takes and is worth compressed, and as a cascade, is drawn "
+        f"too once pfge forms {run.folder.path} has measured it.",
+        panels,
+    )
+
+
+def _of_forms(rows: Sequence[FormRow]) -> Figure | None:
+    one = round(rows[0].bytes / rows[0].relative_bytes)
+    axes = (
+        _Axis("memory at test time, bytes", one, _bytes, lambda n: f"{n:g}×\n{show_bytes(round(n * one))}"),
+        _Axis("forward passes an example, mean", 1, _passes, lambda n: f"{n:g}"),
+    )
+    panels = [
+        Panel(
+            _title(metric, label),
+            axis.label,
+            label,
+            [_front(rows, axis.cost, metric, factor, named=True), *_marks(rows, axis.cost, metric, factor)],
+            log_x=True,
+            x_ticks=axis.ticks(rows),
+        )
+        for axis in axes
+        for metric, factor, label in METRICS
+    ]
+    return figure_of(
+        "tradeoff",
+        "What memory and forward passes buy",
+        "Each method on the test set in each form that it can be shipped in. Large marks: float32, all "
+        "members asked. Small marks: compressed to int8, or to an int8 base and 3 bits or 1 bit for each "
+        "member; or a cascade, which asks one member after another until an example is sure; or both. Bars "
+        "are one standard error over seeds. Nothing named on the dashed line, the Pareto front, is beaten by "
+        "anything as cheap.",
+        panels,
+    )
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """A cost: its label, what a tick of 1 stands for, how it is found, and what a tick is called."""
+
+    label: str
+    unit: int
+    cost: Callable[[FormRow], float]
+    name: Callable[[float], str]
+
+    def ticks(self, rows: Sequence[FormRow]) -> list[tuple[float, str]]:
+        """Return powers of 2 that lie among the rows, or of 4, 8, ... if those are too many."""
+        powers = [log2(self.cost(row) / self.unit) for row in rows]
+        low, high = ceil(min(powers)), floor(max(powers))
+        step = max(1, ceil((high - low + 1) / MOST_TICKS))
+        chosen = [2.0**power for power in range(low, high + 1) if power % step == 0]
+        return [(number * self.unit, self.name(number)) for number in chosen]
+
+
+def _marks(
+    rows: Sequence[FormRow], cost: Callable[[FormRow], float], metric: str, factor: float
+) -> list[Series]:
+    """Return the points of each method: compressed ones and cascades, and the plain one on top of them."""
+    found = []
+    for is_plain in (False, True):
+        for method in dict.fromkeys(row.method for row in rows):
+            own = [row for row in rows if row.method == method and row.is_plain == is_plain]
+            found.append(
+                Series.of_numbers(
+                    method if is_plain else f"{method}, compressed or cascade",
+                    [cost(row) for row in own],
+                    [_metric(row, metric, factor) for row in own],
+                    method=method,
+                    shape="marks",
+                    faint=not is_plain,
+                    names=[row.name for row in own],
+                )
+            )
+    return found
+
+
+def _front(
+    rows: Sequence[FormRow],
+    cost: Callable[[FormRow], float],
+    metric: str,
+    factor: float,
+    *,
+    named: bool = False,
+) -> Series:
+    sign = -1 if metric == "accuracy" else 1
+    # Of equals the smaller is named, then the faster.
+    ordered = sorted(rows, key=lambda row: (_bytes(row), _passes(row)))
+    front = pareto_front(ordered, cost, lambda row: sign * _metric(row, metric, factor).mean)
+    return Series(
+        "Pareto front",
+        [cost(row) for row in front],
+        [_metric(row, metric, factor).mean for row in front],
+        shape="line",
+        dashed=True,
+        names=[_short_name(row) for row in front] if named else (),
+        named=named,
+    )
+
+
+def _short_name(row: FormRow) -> str:
+    form = "" if row.form == UNPACKED else row.form
+    for long, short in SHORT:
+        form = form.replace(long, short)
+    return " ".join(part for part in (row.method, form, "cascade" if row.cascade else "") if part)
+
+
+def _title(metric: str, label: str) -> str:
+    return f"{label} ({'higher' if metric == 'accuracy' else 'lower'} is better)"
+
+
+def _metric(row: FormRow, metric: str, factor: float) -> Number:
+    number: Number = getattr(row, metric)
+    return number.scaled(factor)
+
+
+def _bytes(row: FormRow) -> float:
+    return row.bytes
+
+
+def _passes(row: FormRow) -> float:
+    return row.passes.mean

@@ -1,0 +1,87 @@
+"""The table of forms: means over seeds, and what of the file it can show."""
+
+from pathlib import Path
+
+import pytest
+
+from pfge.reports.forms import form_table
+from pfge.reports.report import report_tables
+from pfge.reports.run import Run
+from tests.reports.made_run import form_rows, make_run, write_forms
+
+
+def test_a_row_has_the_mean_and_the_error_over_seeds() -> None:
+    table = form_table(form_rows(methods=["w0", "PFGE"]))
+    assert table.cells[0] == [
+        "w0",
+        "float32",
+        "",
+        "1,000,000",
+        "1x",
+        "1",
+        "90.25 ± 0.25",
+        "0.4050 ± 0.0050",
+        "0.00000 ± 0.00000",
+    ]
+    assert table.cells[2 + 5] == [
+        "PFGE",
+        "int8 base + 3 bits",
+        "yes",
+        "625,000",
+        "0.625x",
+        "2.50 ± 0.00",
+        "93.60 ± 0.25",
+        "0.2165 ± 0.0050",
+        "0.00150 ± 0.00000",
+    ]
+    assert table.note.startswith("mean ± standard error over 2 seeds; ")
+    assert len(table.cells) == 2 + 8
+
+
+def test_one_seed_has_no_error() -> None:
+    table = form_table(form_rows(seeds=[1], methods=["PFGE"]))
+    assert table.cells[0][5:] == ["4", "93.50", "0.2100", "0.00000"]
+    assert not table.note.startswith("mean")
+
+
+def test_a_run_without_validation_data_says_why_it_has_no_cascades() -> None:
+    rows = [row for row in form_rows(seeds=[1]) if not row["cascade"]]
+    assert form_table(rows).note.endswith("No cascades without validation data.")
+    assert "No cascades" not in form_table(form_rows(seeds=[1])).note
+
+
+def test_the_tables_of_a_run_have_it_once_it_was_measured(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    assert "forms" not in [table.title for table in report_tables(Run(folder))]
+    write_forms(folder)
+    assert [table.title for table in report_tables(Run(folder))] == ["methods", "calibration", "forms"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": 1},
+        {"form": None},
+        {"cascade": "yes"},
+        {"seed": "1"},
+        {"bytes": 0},
+        {"bytes_of_one": 1.5},
+        {"mean_members": 0.5},
+        {"mean_members": float("nan")},
+        {"kl": None},
+        {"test": {"accuracy": 0.9}},
+    ],
+)
+def test_a_line_of_another_format_is_left_out(tmp_path: Path, change: dict[str, object]) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    good, odd = form_rows(seeds=[1])[:2]
+    write_forms(folder, [good, odd | change, 7, "text"])
+    assert Run(folder).forms == [good]
+
+
+def test_a_line_that_is_being_written_does_not_count_yet(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    write_forms(folder)
+    whole = (folder / "forms.jsonl").read_text()
+    (folder / "forms.jsonl").write_text(whole[:-30])
+    assert Run(folder).forms == form_rows()[:-1]
