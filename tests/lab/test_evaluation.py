@@ -1,5 +1,6 @@
 """An ensemble's metrics on a data set, against predictions made by hand."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from pfge import Ensemble, Weights, view_weights
 from pfge.lab.config import EngineSettings
-from pfge.lab.data import ImageSet, Normalization
+from pfge.lab.data import ImageSet, Normalization, evaluation_batches
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation import Evaluation, evaluate, measure, predict
 from tests.lab.data.made import random_images
@@ -73,9 +74,10 @@ def evaluated(
 ) -> Evaluation:
     engine = Engine(EngineSettings(accelerator="cpu"))
     ensemble = Ensemble(members, Net, forward=engine.forward)
-    predictions = predict(
-        ensemble, DATA, NORMALIZATION, engine, batch_size=batch_size, channels_last=channels_last
+    in_batches = partial(
+        evaluation_batches, normalization=NORMALIZATION, batch_size=batch_size, channels_last=channels_last
     )
+    predictions = predict(ensemble, DATA, in_batches, engine)
     return evaluate(ensemble, predictions, options.pop("targets", DATA.labels), **options)
 
 
@@ -188,8 +190,9 @@ class OneOf:
 def test_the_parts_of_all_processes_make_up_the_predictions_of_one(count: int) -> None:
     each = [by_hand(weights) for weights in MEMBERS]
     engines = [OneOf(number, count, each) for number in range(count)]
+    in_batches = partial(evaluation_batches, normalization=NORMALIZATION, batch_size=10)
     found = [
-        list(predict(Ensemble(MEMBERS, Net), DATA, NORMALIZATION, engine, batch_size=10))  # type: ignore[arg-type]
+        list(predict(Ensemble(MEMBERS, Net), DATA, in_batches, engine))  # type: ignore[arg-type]
         for engine in engines
     ]
     for index, expected in enumerate(each):

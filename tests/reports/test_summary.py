@@ -7,7 +7,7 @@ import pytest
 
 from pfge.reports.run import Run
 from pfge.reports.summary import Finding, findings
-from tests.reports.made_run import make_run, result, write_results
+from tests.reports.made_run import form_rows, make_run, result, write_forms, write_results
 
 
 def said(folder: Path) -> dict[str, Finding]:
@@ -43,6 +43,20 @@ def test_the_smallest_within_noise_of_the_best_is_to_ship(tmp_path: Path) -> Non
     assert found.why == (
         "The smallest that is not worse than the best in accuracy or NLL, beyond noise; 4× the memory of one "
         "model (4 MB). With less memory, the lowest NLL is that of SWA (1×)."
+    )
+
+
+def test_what_is_to_ship_is_said_in_its_smallest_form_that_predicts_nearly_the_same(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    metrics = {"SWA": (0.91, 0.35), "PFGE": (0.939, 0.201), "FGE": (0.94, 0.20)}
+    write_results(folder, rows_of(metrics, spread=0.002))
+    rows = form_rows()
+    for row in rows:  # of 32 bits a number: 8 + 4 x 1 for PFGE at 1 bit, 8 + 4 x 3 at 3 bits
+        row["kl"] = {"int8 base + 1 bit": 0.0011, "int8 base + 3 bits": 0.0001}.get(row["form"], 0.0)
+    write_forms(folder, rows)
+    assert (
+        " As int8 base + 3 bits it takes 0.625× (625 kB) and predicts nearly the same, KL 0.0001 ± 0.0000."
+        in (said(folder)["ship"].why)
     )
 
 

@@ -185,17 +185,8 @@ class Bench:
 
     def predict(self, ensemble: Ensemble, data: Images, name: str) -> Iterator[Tensor]:
         """Yield each member's probabilities on a part of the data, [N, C], and show progress."""
-        settings = self.experiment.data
         with self.reporter.task(name, len(ensemble)) as advance:
-            predictions = predict(
-                ensemble,
-                data,
-                self.splits.normalization,
-                self.engine,
-                batch_size=settings.evaluation_batch_size,
-                workers=settings.workers,
-                channels_last=self.experiment.engine.channels_last,
-            )
+            predictions = predict(ensemble, data, self.in_batches, self.engine)
             for done, member in enumerate(predictions, 1):
                 yield member
                 advance(done, "")

@@ -1,6 +1,7 @@
 """Fit a curve to its end through kills, and trace it."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pfge.curve_fitting import fit_curve
 from pfge.curve_trace import CurveTrace, trace_curve
 from pfge.curves import Curve
 from pfge.lab.bench import Bench
-from pfge.lab.data import Batch, EvaluationSource, evaluation_batches, take
+from pfge.lab.data import Batch, take
 from pfge.lab.data.seeding import derive_seed, generator
 from pfge.schedules import pretraining_schedule
 
@@ -100,17 +101,7 @@ def trace(bench: Bench, curve: Curve, model: nn.Module, *, seed: int, name: str)
         "train": take(bench.splits.train, images, data.split_seed, part="training data"),
         "test": bench.splits.test,
     }
-    sources = {
-        part: evaluation_batches(
-            chosen,
-            bench.splits.normalization,
-            batch_size=data.evaluation_batch_size,
-            workers=data.workers,
-            device=bench.engine.device,
-            channels_last=bench.experiment.engine.channels_last,
-        )
-        for part, chosen in parts.items()
-    }
+    sources = {part: bench.in_batches(chosen) for part, chosen in parts.items()}
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         measured: dict[str, float] = {}
@@ -130,7 +121,7 @@ def trace(bench: Bench, curve: Curve, model: nn.Module, *, seed: int, name: str)
         )
 
 
-def _loss_and_error(bench: Bench, model: nn.Module, source: EvaluationSource) -> tuple[float, float]:
+def _loss_and_error(bench: Bench, model: nn.Module, source: Iterable[Batch]) -> tuple[float, float]:
     """Return the mean cross-entropy and the share of mistakes."""
     loss = errors = 0.0
     count = 0

@@ -1,14 +1,15 @@
 """Measure an ensemble on a data set: pooled, each member alone, and as it grows."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfge.calibration import fit_temperature, log_probabilities
 from pfge.ensemble import Ensemble
-from pfge.lab.data import Images, Normalization, evaluation_batches
+from pfge.lab.data import Images
 from pfge.lab.engine import Engine
 from pfge.lab.pool import Pool
 from pfge.scores import Scores, score_examples
@@ -46,14 +47,7 @@ class Evaluation:
 
 
 def predict(
-    ensemble: Ensemble,
-    data: Images,
-    normalization: Normalization,
-    engine: Engine,
-    *,
-    batch_size: int,
-    workers: int = 0,
-    channels_last: bool = False,
+    ensemble: Ensemble, data: Images, in_batches: Callable[[Images], Iterable[Any]], engine: Engine
 ) -> Iterator[Tensor]:
     """Yield each member's probabilities over a data set, [N, C].
 
@@ -62,22 +56,12 @@ def predict(
     Args:
         ensemble: What predicts, on the engine's device.
         data: What it is asked about.
-        normalization: Turns pixels into inputs.
+        in_batches: Returns batches of inputs, in order, to be read again and again.
         engine: Which processes take part.
-        batch_size: Images in a batch.
-        workers: Processes that read streamed images.
-        channels_last: Whether inputs have the channels-last memory format.
     """
     number, count = engine.share
     chosen = torch.arange(number, len(data), count)
-    source = evaluation_batches(
-        data if count == 1 else data.select(chosen),
-        normalization,
-        batch_size=batch_size,
-        workers=workers,
-        device=engine.device,
-        channels_last=channels_last,
-    )
+    source = in_batches(data if count == 1 else data.select(chosen))
     for part in ensemble.predict_each(source):
         whole = part.new_zeros(len(data), part.shape[1])
         whole[chosen] = part

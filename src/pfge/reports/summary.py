@@ -5,10 +5,13 @@ from dataclasses import dataclass
 
 from pfge.reports.comparison import Row, summarize
 from pfge.reports.figures import show_bytes
+from pfge.reports.forms import summarize_forms
 from pfge.reports.gaps import UNKNOWN, Gap, gaps
 from pfge.reports.run import Run
 from pfge.reports.tradeoff_figure import pareto_front
 
+SAME = 0.001
+"""KL in nats up to which two ensembles are said to predict nearly the same."""
 SCORES = "the scores of each example, which older versions did not keep,"
 
 
@@ -70,7 +73,24 @@ def _to_ship(run: Run, rows: Mapping[str, Row], accurate: str, likely: str) -> F
         if row.bytes < chosen.bytes
     ]
     less = f" With less memory, the lowest NLL is that of {' or '.join(smaller[::-1])}." if smaller else ""
-    return Finding("To ship", chosen.method, f"{why}; {_memory(chosen)}{cost}.{less}")
+    return Finding(
+        "To ship", chosen.method, f"{why}; {_memory(chosen)}{cost}.{_compressed(run, chosen)}{less}"
+    )
+
+
+def _compressed(run: Run, chosen: Row) -> str:
+    """Return the smallest form in which a method predicts what it does uncompressed, if one was measured."""
+    same = [
+        row
+        for row in summarize_forms(run.forms)
+        if row.method == chosen.method and not row.cascade and row.kl and row.kl.mean <= SAME
+    ]
+    if not same or (smallest := min(same, key=lambda row: row.bytes)).bytes >= chosen.bytes:
+        return ""
+    return (
+        f" As {smallest.form} it takes {smallest.relative_bytes:.3g}× ({show_bytes(smallest.bytes)}) and "
+        f"predicts nearly the same, KL {smallest.kl.show(4) if smallest.kl else ''}."
+    )
 
 
 def _is_no_worse(gap: Gap) -> bool:
