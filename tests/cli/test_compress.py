@@ -157,9 +157,10 @@ def test_a_divergence_is_kept_and_printed(
         assert kl <= most
         found = re.search(
             r"On 398 validation images: KL (\S+) from the original's predictions, NLL ([+-]\S+)",
-            capsys.readouterr().out,
+            (captured := capsys.readouterr()).out,
         )
         assert found is not None
+        assert re.search(r"^tried [\d,]+ bytes: KL \d\.\d{6}$", captured.err, re.MULTILINE)
         assert [float(number) for number in found.groups()] == pytest.approx([kl, increase], abs=1e-6)
         sizes.append(Ensemble.load(folder / "small", small_conv).nbytes)
     assert sizes[0] > sizes[1]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pfge import Ensemble, compress, kl_divergence, negative_log_likelihood
+from pfge.compression.quality import Quality
 from pfge.compression.widths import Ladder
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.encode import find_shared
@@ -103,6 +104,18 @@ def test_a_divergence_is_kept_and_one_bit_less_would_not_keep_it(ensemble: Ensem
     rung = sum(widths(found).values()) - 2  # two tensors of one bit are the lowest rung
     assert widths(found) == ladder.at(rung)
     assert divergence(ensemble, compress(ensemble, delta_bits=ladder.at(rung - 1))) > 1e-5
+
+
+def test_each_attempt_is_told_with_its_quality(ensemble: Ensemble) -> None:
+    told: list[tuple[Ensemble, Quality]] = []
+    found = compress(
+        ensemble, max_kl=1e-5, validation=VALIDATION, on_attempt=lambda *attempt: told.append(attempt)
+    )
+    # The top, and then half of the 14 upgrades of two tensors again and again.
+    assert 4 <= len(told) <= 5
+    for tried, quality in told:
+        assert quality.kl == pytest.approx(divergence(ensemble, tried), rel=1e-6)
+    assert found.nbytes == min(tried.nbytes for tried, quality in told if quality.kl <= 1e-5)
 
 
 def test_a_loss_of_likelihood_is_kept(ensemble: Ensemble) -> None:

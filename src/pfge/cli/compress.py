@@ -9,6 +9,7 @@ from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, find
 
 if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
+    from pfge.compression.quality import Quality
     from pfge.ensemble import Ensemble
     from pfge.lab.bench import Bench
 
@@ -114,6 +115,7 @@ def run(options: argparse.Namespace) -> int:
         max_nll_increase=options.max_nll_increase,
         validation=validation,
         refresh=bench.batch_norm_batches(bench.experiment.seeds[0]) if bench and options.refresh else None,
+        on_attempt=lambda tried, quality: _say_attempt(bench, tried, quality),
     )
     if bench is None or bench.engine.is_first:
         compressed.save(out)
@@ -143,6 +145,12 @@ def _open_bench(options: argparse.Namespace) -> "Bench | None":
         warnings.warn(f"bits are chosen without data: {error}", stacklevel=2)
         return None
     return bench
+
+
+def _say_attempt(bench: "Bench | None", tried: "Ensemble", quality: "Quality") -> None:
+    if bench is not None:
+        nll = "" if quality.nll_increase is None else f", NLL {quality.nll_increase:+.6f}"
+        bench.reporter.say(f"tried {tried.nbytes:,} bytes: KL {quality.kl:.6f}{nll}")
 
 
 def _describe_loss(bench: "Bench", ensemble: "Ensemble", compressed: "Ensemble") -> str:

@@ -1,7 +1,7 @@
 """Compress an ensemble: to given widths, into a number of bytes, or down to a loss of quality."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import log2
 from typing import Any
@@ -29,6 +29,7 @@ def compress(
     max_nll_increase: float | None = None,
     validation: Iterable[Any] | None = None,
     refresh: Iterable[Any] | None = None,
+    on_attempt: Callable[[Ensemble, Quality], None] | None = None,
 ) -> Ensemble:
     """Return an ensemble in fewer bytes: one base that all members share, and a small delta for each.
 
@@ -52,6 +53,7 @@ def compress(
             `max_nll_increase` is given.
         refresh: Training batches over which BatchNorm statistics are recomputed after compression;
             that is kept if it lowers the KL on the validation batches.
+        on_attempt: Called with each ensemble whose quality was measured on the way, for progress.
     """
     settings = PackSettings(base_bits, group, small_bits)
     floor = _Floor(max_kl, max_nll_increase)
@@ -62,7 +64,7 @@ def compress(
         )
     if validation is None and (floor.is_set or refresh is not None):
         raise ValueError("max_kl, max_nll_increase and refresh need validation data; pass validation=batches")
-    attempts = _Attempts(ensemble, settings, find_shared(ensemble.members, settings), refresh)
+    attempts = _Attempts(ensemble, settings, find_shared(ensemble.members, settings), refresh, on_attempt)
     judge = None
     if validation is not None and (floor.is_set or refresh is not None or budget is not None):
         judge = Judge(ensemble, validation, with_targets=max_nll_increase is not None)
@@ -104,13 +106,19 @@ class _Attempts:
     settings: PackSettings
     shared: Shared
     refresh: Iterable[Any] | None
+    on_attempt: Callable[[Ensemble, Quality], None] | None
 
     def pack(self, widths: Widths) -> Ensemble:
         members = pack_members(self.original.members, widths, self.settings, self.shared)
         return self.original.with_members(members, temperatures=self.original.temperatures)
 
     def judged(self, widths: Widths, judge: Judge) -> tuple[Ensemble, Quality]:
-        packed = self.pack(widths)
+        found = self._better(self.pack(widths), judge)
+        if self.on_attempt is not None:
+            self.on_attempt(*found)
+        return found
+
+    def _better(self, packed: Ensemble, judge: Judge) -> tuple[Ensemble, Quality]:
         quality = judge.measure(packed)
         if self.refresh is not None:
             fresh = packed.with_fresh_batch_norm(self.refresh)
