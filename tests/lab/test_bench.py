@@ -107,3 +107,18 @@ def test_a_saved_ensemble_says_how_its_model_is_built(tmp_path: Path) -> None:
         ensemble.save(tmp_path / "saved")
     manifest = json.loads((tmp_path / "saved" / "manifest.json").read_text())
     assert manifest["model"] == "small_conv(classes=10)"
+
+
+def test_batches_for_batch_norm_are_dealt_out_among_processes_as_often_as_they_are_read(
+    tmp_path: Path,
+) -> None:
+    # 500 images in batches of 50.
+    with open_bench(tiny("data.batch_norm_images=500"), tmp_path / "run", Reporter(quiet=True)) as bench:
+        whole = [inputs for inputs, _ in bench.batch_norm_batches(1)]
+        assert len(whole) == 10
+        for number, expected in enumerate(([0, 3, 6, 9], [1, 4, 7], [2, 5, 8])):
+            mine = bench.batch_norm_batches(1, share=(number, 3))
+            for _ in range(2):
+                found = [inputs for inputs, _ in mine]
+                assert len(found) == len(expected)
+                assert all(torch.equal(one, whole[at]) for one, at in zip(found, expected, strict=True))

@@ -90,23 +90,6 @@ def test_the_first_does_what_others_rely_on() -> None:
     assert done == ["written"]
 
 
-def test_all_batches_are_those_of_one_process() -> None:
-    assert list(make_engine().mine(range(5))) == [0, 1, 2, 3, 4]
-
-
-def test_whole_batches_are_dealt_out_among_processes_as_often_as_they_are_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = make_engine()
-    dealt = []
-    for number in range(3):
-        monkeypatch.setattr(Engine, "share", (number, 3))
-        mine = engine.mine(range(8))
-        assert list(mine) == list(mine)
-        dealt.append(list(mine))
-    assert dealt == [[0, 3, 6], [1, 4, 7], [2, 5]]
-
-
 @pytest.mark.parametrize(
     "settings",
     [

@@ -156,23 +156,26 @@ class Bench:
             )
         return self.splits.validation
 
-    def batch_norm_batches(self, seed: int, images: int = 0) -> Iterable[Batch]:
+    def batch_norm_batches(
+        self, seed: int, images: int = 0, *, share: tuple[int, int] = (0, 1)
+    ) -> Iterable[Batch]:
         """Return the training batches that BatchNorm is refreshed with, whole, to be read again and again.
 
         Args:
             seed: Decides which.
             images: About how many images at the most; 0 leaves it to data.batch_norm_images.
+            share: Which of them: every n-th, beginning with a number.
         """
         source = self.batches(seed, "batch norm", whole=True)
         limits = [limit for limit in (self.experiment.data.batch_norm_images, images) if limit]
         wanted = [-(-limit // self.experiment.data.batch_size) for limit in limits]
-        return _FirstBatches(source, min([*wanted, source.per_epoch]))
+        return _FirstBatches(source, min([*wanted, source.per_epoch]), share)
 
     def refresh_batch_norm(self, ensemble: Ensemble, seed: int, name: str, images: int = 0) -> Ensemble:
         """Return the ensemble with BatchNorm statistics of its own; `images` as of `batch_norm_batches`."""
         with self.reporter.task(name, len(ensemble)) as advance:
             return ensemble.with_fresh_batch_norm(
-                self.engine.mine(self.batch_norm_batches(seed, images)),
+                self.batch_norm_batches(seed, images, share=self.engine.share),
                 across_processes=self.engine.share[1] > 1,
                 on_member=lambda done: advance(done, ""),
             )
@@ -229,14 +232,16 @@ def _load_splits(settings: DataSettings) -> Splits:
 
 
 class _FirstBatches:
-    """The first batches of a source, as often as they are read."""
+    """The first batches of a source, or one process's share of them, as often as they are read."""
 
-    def __init__(self, source: TrainingSource, count: int):
+    def __init__(self, source: TrainingSource, count: int, share: tuple[int, int]):
+        number, every = share
         self._source = source
-        self._count = count
+        self._places = range(number, count, every)
 
     def __iter__(self) -> Iterator[Batch]:
-        return islice(self._source.starting_after(0), self._count)
+        batches = self._source.starting_after(self._places.start, every=self._places.step)
+        return islice(batches, len(self._places))
 
 
 def make_sgd(model: nn.Module, *, rate: float, momentum: float, weight_decay: float) -> SGD:

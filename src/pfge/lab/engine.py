@@ -1,6 +1,6 @@
 """The hardware an experiment runs on: device, precision and processes, through Lightning Fabric."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -83,20 +83,3 @@ class Engine:
         if self.is_first:
             action()
         self.wait_for_all()
-
-    def mine(self, batches: Iterable[Any]) -> Iterable[Any]:
-        """Return this process's whole batches of all; they can be read as often as the others."""
-        number, count = self.share
-        return batches if count == 1 else _EveryNth(batches, number, count)
-
-
-class _EveryNth:
-    """Every count-th batch, beginning with a number; read anew each time."""
-
-    def __init__(self, batches: Iterable[Any], number: int, count: int):
-        self._batches = batches
-        self._number = number
-        self._count = count
-
-    def __iter__(self) -> Any:
-        return (batch for index, batch in enumerate(self._batches) if index % self._count == self._number)

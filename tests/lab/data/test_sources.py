@@ -32,6 +32,16 @@ def test_any_images_give_training_batches(images: Images):
     assert torch.equal(labels, path[3][1])
 
 
+def test_every_third_batch_is_that_of_its_iteration(images: Images):
+    source = training_batches(images, IMAGENET_NORMALIZATION, batch_size=2, seed=0)
+    path = list(islice(source.starting_after(0), 8))
+    for number, expected in enumerate(([0, 3, 6], [1, 4, 7], [2, 5])):
+        found = list(islice(source.starting_after(number, every=3), len(expected)))
+        for (inputs, labels), iteration in zip(found, expected, strict=True):
+            assert torch.equal(inputs, path[iteration][0])
+            assert torch.equal(labels, path[iteration][1])
+
+
 def test_any_images_give_evaluation_batches(images: Images):
     source = evaluation_batches(images, IMAGENET_NORMALIZATION, batch_size=4)
     assert len(source) == 2

@@ -1,3 +1,4 @@
+import warnings
 from itertools import islice
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def test_a_batch_is_the_same_whether_workers_or_this_process_read_it(pictures: S
         again, same_labels = training(pictures).at(iteration)
         assert torch.equal(inputs, again)
         assert torch.equal(labels, same_labels)
+
+
+def test_pictures_of_batches_that_are_skipped_are_not_read(pictures: StreamedPictures):
+    pictures.files.path(3).write_bytes(b"not a picture")
+    met = []
+    for first in range(2):  # 10 pictures make 5 batches
+        batches = training(pictures, batch_size=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)
+            read = list(islice(batches.starting_after(first, every=2), 3 - first))
+        assert len(read) == 3 - first
+        met.append(batches.corrupt)
+    assert sorted(met) == [(), (str(pictures.files.path(3)),)]
 
 
 def test_each_epoch_visits_every_picture_once(pictures: StreamedPictures):

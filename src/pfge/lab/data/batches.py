@@ -65,9 +65,9 @@ class TrainingBatches:
             pixels = self._augment(pixels, iteration)
         return self._to_inputs(pixels), self._labels.index_select(0, chosen)
 
-    def starting_after(self, iteration: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the batches of the iterations after `iteration`, without end."""
-        return map(self.at, count(iteration + 1))
+    def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the batches of the iterations after `iteration`, or every n-th of them, without end."""
+        return map(self.at, count(iteration + 1, every))
 
     def _augment(self, pixels: Tensor, iteration: int) -> Tensor:
         # Drawn for the whole batch before taking this process's share, so that dividing a batch

@@ -20,8 +20,8 @@ class TrainingSource(Protocol):
     def per_epoch(self) -> int:
         """The number of batches in an epoch."""
 
-    def starting_after(self, iteration: int) -> Iterator[Batch]:
-        """Yields the batches of the iterations after `iteration`, without end."""
+    def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[Batch]:
+        """Yields the batches of the iterations after `iteration`, or every n-th of them, without end."""
 
 
 class EvaluationSource(Protocol):

@@ -98,9 +98,9 @@ class StreamedTraining:
         """Returns the batch of an iteration, counted from 1, read by this process."""
         return self._reader.read_here(self._keys(iteration))
 
-    def starting_after(self, iteration: int) -> Iterator[Batch]:
-        """Yields the batches of the iterations after `iteration`, without end."""
-        return self._reader.read(map(self._keys, count(iteration + 1)))
+    def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[Batch]:
+        """Yields the batches of the iterations after `iteration`, or every n-th of them, without end."""
+        return self._reader.read(map(self._keys, count(iteration + 1, every)))
 
     def _keys(self, iteration: int) -> list[Key]:
         epoch = (iteration - 1) // self.per_epoch
