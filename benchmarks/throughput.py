@@ -217,7 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, under 50 s once compiled")
     options = parser.parse_args()
-    rounds, steps = (4, 4) if options.quick else (15, 10)
+    rounds, steps = (3, 4) if options.quick else (15, 10)
 
     data = make_images()
     batches = TrainingBatches(
