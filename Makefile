@@ -30,7 +30,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 clean:
 	rm -rf $(VENV)
