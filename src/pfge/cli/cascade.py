@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pfge.cascade import Cascade
+    from pfge.cascade import Cascade, CascadePrediction
     from pfge.cli.compare import SubParsers
     from pfge.ensemble import Ensemble
     from pfge.lab.data import Batch
 
-    Predict = Callable[[], Tensor]
+    Predict = Callable[[], CascadePrediction]
 
 ROUNDS = 3
 
@@ -64,15 +64,14 @@ def run(options: argparse.Namespace) -> int:
     out = options.out or options.ensemble / "cascade.json"
     bench.engine.first_does(lambda: cascade.save(out))
     batches, labels = bench.in_batches(bench.splits.test), bench.splits.test.labels.cpu()
-    asked = cascade.predict_batches(ensemble, batches).asked
     ways: dict[str, Predict] = {
-        "one member": lambda: _predict_by_one(ensemble, cascade.order[0], batches),
-        "cascade": lambda: cascade.predict_batches(ensemble, batches).probabilities,
-        "all members": lambda: ensemble.predict_batches(batches),
+        "one member": lambda: _by_one(ensemble, cascade.order[0], batches),
+        "cascade": lambda: cascade.predict_batches(ensemble, batches),
+        "all members": lambda: _by_all(ensemble, batches),
     }
-    members = [(1.0, 1), (asked.double().mean().item(), int(asked.max())), (len(ensemble), len(ensemble))]
-    scores = [score_examples(predict().cpu(), labels) for predict in ways.values()]
-    seconds = _take_turns(ways)
+    predictions, seconds = _take_turns(ways)
+    members = [(found.asked.double().mean().item(), int(found.asked.max())) for found in predictions]
+    scores = [score_examples(found.probabilities.cpu(), labels) for found in predictions]
     if bench.engine.is_first:
         print_cascade(
             dict(zip(ways, zip(members, scores, seconds, strict=True), strict=True)),
@@ -82,24 +81,37 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _predict_by_one(ensemble: "Ensemble", member: int, batches: "Iterable[Batch]") -> "Tensor":
+def _by_one(ensemble: "Ensemble", member: int, batches: "Iterable[Batch]") -> "CascadePrediction":
     import torch
 
     predict = ensemble.predictor(member)
-    return torch.cat([predict(batch) for batch in batches])
+    return _asking(torch.cat([predict(batch) for batch in batches]), 1)
 
 
-def _take_turns(ways: "dict[str, Predict]") -> list[list[float]]:
-    """Return the seconds of each way in each round."""
+def _by_all(ensemble: "Ensemble", batches: "Iterable[Batch]") -> "CascadePrediction":
+    return _asking(ensemble.predict_batches(batches), len(ensemble))
+
+
+def _asking(probabilities: "Tensor", members: int) -> "CascadePrediction":
+    import torch
+
+    from pfge.cascade import CascadePrediction
+
+    return CascadePrediction(probabilities, torch.full((len(probabilities),), members))
+
+
+def _take_turns(ways: "dict[str, Predict]") -> "tuple[list[CascadePrediction], list[list[float]]]":
+    """Return what each way predicts, and its seconds in each round."""
     from time import perf_counter
 
     seconds: list[list[float]] = [[] for _ in ways]
     for _ in range(ROUNDS):
+        predictions = []
         for times, predict in zip(seconds, ways.values(), strict=True):
             start = perf_counter()
-            predict()
+            predictions.append(predict())
             times.append(perf_counter() - start)
-    return seconds
+    return predictions, seconds
 
 
 def _describe(cascade: "Cascade") -> str:
