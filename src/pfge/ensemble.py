@@ -134,7 +134,7 @@ class Ensemble:
             targets: The true class of each example.
             each: Give each member a temperature of its own, instead of one for their mean.
         """
-        plain = self.with_members(self.members)
+        plain = self.uncalibrated()
         if each:
             fitted = Temperatures(
                 members=tuple(fit_member_temperatures(plain.predict_each(batches), targets))
@@ -143,6 +143,10 @@ class Ensemble:
             pooled = log_probabilities(plain.predict_batches(batches))
             fitted = Temperatures(fit_temperature(pooled, targets).value)
         return self.with_members(self.members, temperatures=fitted)
+
+    def uncalibrated(self) -> "Ensemble":
+        """Return the ensemble as it predicts without temperatures, whatever was fitted and saved."""
+        return self.with_members(self.members)
 
     def with_fresh_batch_norm(
         self,

@@ -21,6 +21,7 @@ from pfge import (
     SWAG,
     Collector,
     Ensemble,
+    Temperatures,
     Trajectory,
     Triangular,
     Weights,
@@ -522,3 +523,19 @@ def test_weights_that_are_not_finite_end_the_run_and_what_was_measured_stays(tmp
         run(experiment, tmp_path)
     lines = (tmp_path / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["method"] for line in lines] == ["w0"]
+
+
+@pytest.mark.parametrize("temperatures", [Temperatures(3.0), Temperatures(members=(2.0, 3.0, 4.0, 5.0))])
+def test_measuring_again_leaves_saved_temperatures_out(
+    finished: Path, tmp_path: Path, temperatures: Temperatures
+) -> None:
+    folder = tmp_path / "calibrated"
+    copytree(finished, folder)
+    path = folder / f"seed-{SEED}" / "ensembles" / "PFGE"
+    ensemble = Ensemble.load(path, nn.Identity)
+    ensemble.with_members(ensemble.members, temperatures=temperatures).save(path)
+    before = (folder / "results.jsonl").read_bytes()
+    (folder / "results.jsonl").unlink()
+    run(tiny(), folder)
+    assert (folder / "results.jsonl").read_bytes() == before
+    assert Ensemble.load(path, nn.Identity).temperatures == temperatures

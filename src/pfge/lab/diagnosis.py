@@ -97,7 +97,7 @@ def diagnose(
 
 
 def _diagnose(bench: Bench, seed: int, method: str) -> Diagnosis:
-    ensemble = bench.load_ensemble(bench.folder.ensemble(seed, method))
+    ensemble = bench.load_ensemble(bench.folder.ensemble(seed, method)).uncalibrated()
     if len(ensemble) < 2:
         raise ValueError(
             f"a diagnosis needs two members or more, but {method} of seed {seed} has {len(ensemble)}"

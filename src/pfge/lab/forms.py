@@ -81,8 +81,7 @@ def _ensembles(bench: Bench, seed: int) -> Iterator[tuple[str, Ensemble]]:
             f"run pfge compare --out {bench.folder.path} to its end"
         )
     for method, count in members.items():
-        ensemble = _open(bench, seed, method).last(count)
-        yield method, ensemble.with_members(ensemble.members)
+        yield method, _open(bench, seed, method).last(count).uncalibrated()
 
 
 def _open(bench: Bench, seed: int, method: str) -> Ensemble:

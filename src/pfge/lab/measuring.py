@@ -49,12 +49,15 @@ def record_collected(bench: Bench, seed: int, setting: Setting, method: str, col
 
 
 def saved_ensemble(bench: Bench, seed: int, method: str, make: Callable[[], Ensemble]) -> Ensemble:
-    """Return the ensemble that the run folder has of a method; it is made and saved if there is none."""
+    """Return the ensemble that the run folder has of a method; it is made and saved if there is none.
+
+    Temperatures that were fitted and saved since are left out: a comparison measures what a method gives.
+    """
     path = bench.folder.ensemble(seed, method)
     if not is_saved(bench, seed, method):
         ensemble = make()
         bench.engine.first_does(lambda: ensemble.save(path))
-    return bench.load_ensemble(path)
+    return bench.load_ensemble(path).uncalibrated()
 
 
 def is_saved(bench: Bench, seed: int, method: str) -> bool:
