@@ -12,8 +12,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 # Lowest first. A room may import from rooms in rows before its own, and from itself.
 ROWS: list[set[str]] = [
     {"schedules", "weights", "calling", "predictions", "binning"},
-    {"members", "storage", "scores", "uncertainty", "calibration", "curves", "substitution", "plane"},
-    {"ensemble_folder", "checkpoint", "batch_norm", "metrics", "differences", "curve_fitting"},
+    {"scores", "uncertainty", "calibration", "curves", "substitution", "plane"},
+    {"storage", "batch_norm", "metrics", "differences", "curve_fitting"},
     {"collectors", "packed"},
     {"saved"},
     {"trajectory", "ensemble", "curve_trace"},

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from pfge import Ensemble, Temperatures, Weights, copy_weights, view_weights
-from pfge.members import LazyMembers
+from pfge.storage.lazy_members import LazyMembers
 from tests.toys import assert_same_weights, make_batch, make_mlp
 
 X = make_batch(7, size=20)[0]

@@ -13,7 +13,6 @@ from pfge.calibration import (
 )
 from pfge.cascade import Cascade
 from pfge.cascade_fit import fit_cascade
-from pfge.checkpoint import load_checkpoint, save_checkpoint
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Restart
 from pfge.compression import compress
 from pfge.curve_fitting import fit_curve
@@ -39,7 +38,8 @@ from pfge.metrics import (
 from pfge.plane import Plane
 from pfge.schedules import Constant, CosineRestarts, Joined, LinearDecay, Triangular
 from pfge.scores import Scores, StreamingScores, score_examples
-from pfge.storage import StorageError
+from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
+from pfge.storage.files import StorageError
 from pfge.training import follow
 from pfge.trajectory import Trajectory
 from pfge.uncertainty import disagreement, kl_divergence, mutual_information, predictive_entropy

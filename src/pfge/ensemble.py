@@ -18,9 +18,9 @@ from pfge.calibration import (
     scale_probabilities,
 )
 from pfge.calling import call_model, require_rereadable, require_same_order
-from pfge.members import LazyMembers
 from pfge.packed import PackedMembers
 from pfge.saved import Saved
+from pfge.storage.lazy_members import LazyMembers
 from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
 
 

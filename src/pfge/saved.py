@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pfge.calibration import UNSCALED, Temperatures
-from pfge.ensemble_folder import EnsembleFolder, prepare_for_overwrite
 from pfge.packed import PackedFolder, PackedMembers, is_packed_folder
+from pfge.storage.ensemble_folder import EnsembleFolder, prepare_for_overwrite
 from pfge.weights import Weights
 
 

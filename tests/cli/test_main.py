@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import pfge
-from pfge import storage
 from pfge.cli.main import main
 from pfge.lab.config import ConfigError
 from pfge.lab.config_file import load_experiment
 from pfge.lab.run_folder import RunFolder
+from pfge.storage import files as storage
 from tests.lab.tiny import SETTINGS, outcome, run, tiny
 
 Captured = pytest.CaptureFixture[str]

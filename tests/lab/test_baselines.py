@@ -13,7 +13,7 @@ from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.mc_dropout import MCDropout
 from pfge.schedules import pretraining_schedule
-from pfge.storage import read_tensors
+from pfge.storage.files import read_tensors
 from tests.lab.test_compare import HIGH, LOW, batches, loss, make_sgd, run_alone, saved, small_conv
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
 from tests.toys import assert_same_weights

@@ -36,7 +36,7 @@ from pfge.lab.data.seeding import derive_seed
 from pfge.lab.models import build_model
 from pfge.lab.progress import Reporter
 from pfge.schedules import pretraining_schedule
-from pfge.storage import read_tensors
+from pfge.storage.files import read_tensors
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
 from tests.toys import assert_same_weights
 
@@ -427,7 +427,10 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
     [
         ("pfge.lab.measuring.append_result", lambda *call: call[1]["method"] == "FGE"),  # FGE* is there
         ("pfge.lab.measuring.append_result", lambda *call: call[1]["method"] == "PFGE"),
-        ("pfge.ensemble_folder.write_json", lambda *call: call[0].parts[-3:-1] == ("ensembles", "FGE")),
+        (
+            "pfge.storage.ensemble_folder.write_json",
+            lambda *call: call[0].parts[-3:-1] == ("ensembles", "FGE"),
+        ),
         ("pfge.lab.compare.save_checkpoint", lambda *call: call[0].name == "branch.checkpoint"),
         ("pfge.lab.walk.save_checkpoint", lambda *call: call[1]["iteration"] == LENGTH),
         ("pfge.lab.pretrain.write_tensors", lambda *call: call[0].name == "w0.safetensors"),

@@ -14,7 +14,7 @@ from pfge.cli.main import main
 from pfge.lab.data import Splits, load_data, take
 from pfge.lab.diagnosis import Diagnosis, diagnose
 from pfge.lab.progress import Reporter
-from pfge.storage import StorageError, read_tensors
+from pfge.storage.files import StorageError, read_tensors
 from tests.lab.test_compare import batches, small_conv
 from tests.lab.tiny import run, tiny
 

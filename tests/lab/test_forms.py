@@ -16,7 +16,7 @@ from pfge.lab.form import FORMS
 from pfge.lab.forms import measure_forms
 from pfge.lab.progress import Reporter
 from pfge.metrics import accuracy, negative_log_likelihood
-from pfge.storage import StorageError
+from pfge.storage.files import StorageError
 from pfge.uncertainty import kl_divergence
 from tests.lab.test_compare import small_conv
 from tests.lab.tiny import Stopped, run, tiny

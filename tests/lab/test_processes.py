@@ -15,7 +15,6 @@ from torch import nn
 
 from pfge import Ensemble, copy_weights, view_weights
 from pfge.cli.main import main
-from pfge.ensemble_folder import EnsembleFolder
 from pfge.lab.bench import Bench
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation import measure
@@ -23,7 +22,8 @@ from pfge.lab.follower_store import FollowerStore
 from pfge.lab.models import build_model
 from pfge.lab.progress import Reporter
 from pfge.lab.run_folder import RunFolder
-from pfge.storage import read_tensors
+from pfge.storage.ensemble_folder import EnsembleFolder
+from pfge.storage.files import read_tensors
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, run, tiny
 from tests.toys import assert_same_weights, make_mlp
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pfge.lab.results import append_result, read_results
-from pfge.storage import StorageError
+from pfge.storage.files import StorageError
 
 
 @pytest.fixture

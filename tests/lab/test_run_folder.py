@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfge import StorageError, storage
+from pfge import StorageError
 from pfge.lab.config import Experiment
 from pfge.lab.config_file import load_experiment
 from pfge.lab.run_folder import RunFolder, describe_environment
+from pfge.storage import files as storage
 
 
 def changed(*overrides: str) -> Experiment:

@@ -8,11 +8,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from pfge import Ensemble, StorageError, Temperatures, ensemble_folder
+from pfge import Ensemble, StorageError, Temperatures
 from pfge.packed import PackedMembers, PackSettings, pack_members
-from pfge.storage import checksum, read_tensors, write_tensors
+from pfge.storage import ensemble_folder
+from pfge.storage.files import checksum, read_tensors, write_tensors
 from tests.packed.test_members import X, close_members
-from tests.test_ensemble_folder import edit_manifest
+from tests.storage.test_ensemble_folder import edit_manifest
 from tests.toys import assert_same_weights, make_mlp
 
 

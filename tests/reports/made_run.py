@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pfge.lab.config_file import load_experiment, to_toml
-from pfge.storage import write_tensors
+from pfge.storage.files import write_tensors
 
 BYTES = 1_000_000
 MEMBERS = {"w0": 1, "SWA": 1, "FGE": 20, "FGE*": 4, "SWAG": 20, "SWAG*": 4, "PFGE": 4}

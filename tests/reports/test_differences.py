@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pfge.reports.differences import COLUMNS, compare_scores, difference_cells, read_scores
-from pfge.storage import write_tensors
+from pfge.storage.files import write_tensors
 
 
 def scores(correct: float, log_loss: float, *, count: int = 400, shift: int = 0) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from pfge.reports.look import looks
 from pfge.reports.plots import save_figures
 from pfge.reports.report import report_figures
 from pfge.reports.run import Run
-from pfge.storage import StorageError
+from pfge.storage.files import StorageError
 from tests.reports.made_run import MEMBERS, make_run, write_connectivity, write_evaluations, write_forms
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pfge.reports.report import problems, report_figures, report_tables
 from pfge.reports.run import Run
-from pfge.storage import StorageError
+from pfge.storage.files import StorageError
 from tests.reports.made_run import (
     config,
     make_run,

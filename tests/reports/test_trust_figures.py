@@ -8,7 +8,7 @@ from sklearn.calibration import calibration_curve
 
 from pfge.reports import trust_figures
 from pfge.reports.run import Run
-from pfge.storage import read_tensors
+from pfge.storage.files import read_tensors
 from tests.reports.made_run import make_run, write_evaluations
 
 

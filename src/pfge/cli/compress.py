@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
 
     from pfge.compression import compress
     from pfge.ensemble import Ensemble
-    from pfge.ensemble_folder import prepare_for_overwrite
+    from pfge.storage.ensemble_folder import prepare_for_overwrite
 
     out: Path = options.out
     if options.ensemble.resolve() == out.resolve():

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.lab.connect import connect
     from pfge.lab.progress import Reporter
     from pfge.reports.curve_figure import draw_curves
-    from pfge.storage import write_text
+    from pfge.storage.files import write_text
 
     results = connect(
         options.folder, Reporter(), overrides=options.set, pairs=options.pairs, choice_seed=options.seed

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.cli.tables import print_diagnosis
     from pfge.lab.diagnosis import diagnose
     from pfge.lab.progress import Reporter
-    from pfge.storage import write_json
+    from pfge.storage.files import write_json
 
     found = diagnose(options.folder, Reporter(), methods=options.methods, overrides=options.set)
     for diagnosis in found:

@@ -40,7 +40,7 @@ def open_bench_of(options: argparse.Namespace) -> "Bench":
     from pfge.lab.engine import Engine
     from pfge.lab.progress import Reporter
     from pfge.lab.run_folder import RunFolder
-    from pfge.storage import StorageError
+    from pfge.storage.files import StorageError
 
     folder: Path = options.ensemble
     config = find_config(options)

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.cli.tables import print_assessment
     from pfge.lab.assessment import assess, calibrate
     from pfge.lab.run_folder import describe_environment
-    from pfge.storage import write_json
+    from pfge.storage.files import write_json
 
     folder: Path = options.ensemble
     bench = open_bench_of(options)

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.lab.landscape import make_landscape
     from pfge.lab.progress import Reporter
     from pfge.reports.landscape_figure import draw_landscape
-    from pfge.storage import write_json, write_text
+    from pfge.storage.files import write_json, write_text
 
     found = make_landscape(
         options.folder,

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     """Make what was asked for and say where it is."""
     from pfge.reports.page import make_page
     from pfge.reports.run import Run
-    from pfge.storage import write_text
+    from pfge.storage.files import write_text
 
     runs = [Run(folder) for folder in options.folders]
     if options.table and options.format == "html":
@@ -59,7 +59,7 @@ def _tables(runs: "list[Run]", kind: str, title: str | None) -> str:
     from pfge.reports.comparison import to_markdown
     from pfge.reports.report import report_tables
     from pfge.reports.table_formats import to_csv, to_latex
-    from pfge.storage import StorageError
+    from pfge.storage.files import StorageError
 
     titled = [
         (f"{run.name}: {table.title}" if len(runs) > 1 else table.title, table)

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.lab.run_folder import RunFolder
     from pfge.reports.comparison import to_markdown
     from pfge.reports.run_tables import run_tables
-    from pfge.storage import StorageError, read_json_object
+    from pfge.storage.files import StorageError, read_json_object
 
     folder = RunFolder(options.folder)
     results = [result for result in read_results(folder.results) if options.part in result]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from pfge.ensemble_folder import MANIFEST, EnsembleFolder, prepare_for_overwrite
-from pfge.storage import StorageError
+from pfge.storage.ensemble_folder import MANIFEST, EnsembleFolder, prepare_for_overwrite
+from pfge.storage.files import StorageError
 from pfge.weights import Weights, copy_weights
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pfge.collectors.base import Collector, require_cycle
 from pfge.collectors.running_mean import RunningMean
-from pfge.members import LazyMembers
+from pfge.storage.lazy_members import LazyMembers
 from pfge.weights import Weights, accumulator, copy_weights, is_averaged
 
 

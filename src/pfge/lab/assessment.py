@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from pfge.ensemble import Ensemble
-from pfge.ensemble_folder import temperature_entries
 from pfge.lab.bench import Bench
 from pfge.lab.corrupted_images import corrupted
 from pfge.lab.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
@@ -13,6 +12,7 @@ from pfge.lab.evaluation import measure
 from pfge.lab.ood import ood_metrics, ood_scores
 from pfge.lab.pool import Pool
 from pfge.scores import score_examples
+from pfge.storage.ensemble_folder import temperature_entries
 from pfge.uncertainty import kl_divergence
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pfge.checkpoint import save_checkpoint
 from pfge.collectors import Collector
 from pfge.lab.baselines import make_deep_ensemble, make_mc_dropout
 from pfge.lab.bench import Bench, make_sgd, open_bench
@@ -19,11 +18,12 @@ from pfge.lab.results import read_results
 from pfge.lab.walk import walk
 from pfge.methods import LISTENERS, Setting, make_collector
 from pfge.schedules import Schedule
+from pfge.storage.checkpoint import save_checkpoint
 from pfge.trajectory import Trajectory
 from pfge.weights import Weights, load_weights
 
 SHARED = "shared.checkpoint"
-ALONE = "pfge.checkpoint"
+ALONE = "pfge.storage.checkpoint"
 BRANCH = "branch.checkpoint"
 SNAPSHOT = "snapshot.checkpoint"
 MEMBERS = "members"

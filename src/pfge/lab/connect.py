@@ -8,10 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from pfge.checkpoint import save_checkpoint
 from pfge.curves import Bezier
 from pfge.ensemble import Ensemble
-from pfge.ensemble_folder import MANIFEST
 from pfge.lab.bench import Bench
 from pfge.lab.config import ConnectSettings
 from pfge.lab.curve_walk import trace, walk_curve
@@ -20,7 +18,9 @@ from pfge.lab.engine import Engine
 from pfge.lab.progress import Reporter
 from pfge.lab.results import append_result, read_results
 from pfge.lab.run_folder import RunFolder
-from pfge.storage import StorageError
+from pfge.storage.checkpoint import save_checkpoint
+from pfge.storage.ensemble_folder import MANIFEST
+from pfge.storage.files import StorageError
 from pfge.weights import Weights, load_weights, trained_names, view_weights
 
 METHODS = ("PFGE", "FGE")

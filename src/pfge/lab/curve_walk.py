@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from pfge.checkpoint import load_checkpoint, save_checkpoint
 from pfge.curve_fitting import fit_curve
 from pfge.curve_trace import CurveTrace, trace_curve
 from pfge.curves import Curve
@@ -18,6 +17,7 @@ from pfge.lab.bench import Bench
 from pfge.lab.data import Batch, take
 from pfge.lab.data.seeding import derive_seed, generator
 from pfge.schedules import pretraining_schedule
+from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 
 
 def walk_curve(

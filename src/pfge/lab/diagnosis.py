@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from pfge.ensemble import Ensemble
-from pfge.ensemble_folder import MANIFEST
 from pfge.lab.bench import Bench
 from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
@@ -17,7 +16,8 @@ from pfge.lab.pretrain import find_w0
 from pfge.lab.progress import Reporter
 from pfge.lab.run_folder import RunFolder
 from pfge.methods import Setting
-from pfge.storage import StorageError
+from pfge.storage.ensemble_folder import MANIFEST
+from pfge.storage.files import StorageError
 from pfge.weights import Weights, buffer_names, distance, interpolate, is_averaged
 
 IMAGES = 2000

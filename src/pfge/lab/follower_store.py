@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pfge.ensemble_folder import EnsembleFolder
+from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.weights import Weights
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 from pfge.cascade import Cascade
 from pfge.cascade_fit import fit_to_answers
 from pfge.ensemble import Ensemble
-from pfge.ensemble_folder import MANIFEST
 from pfge.lab.bench import Bench
 from pfge.lab.data import Images
 from pfge.lab.engine import Engine
@@ -23,7 +22,8 @@ from pfge.lab.pretrain import find_w0
 from pfge.lab.progress import Reporter
 from pfge.lab.results import append_result, read_results
 from pfge.lab.run_folder import RunFolder
-from pfge.storage import StorageError
+from pfge.storage.ensemble_folder import MANIFEST
+from pfge.storage.files import StorageError
 from pfge.uncertainty import kl_divergence
 
 MAX_ACCURACY_LOSS = 0.001

@@ -5,9 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pfge.checkpoint import load_checkpoint
 from pfge.curves import Bezier
-from pfge.ensemble_folder import MANIFEST
 from pfge.lab.bench import Bench
 from pfge.lab.config import ConfigError
 from pfge.lab.data import Images, take
@@ -15,9 +13,11 @@ from pfge.lab.engine import Engine
 from pfge.lab.pretrain import find_w0
 from pfge.lab.progress import Reporter
 from pfge.lab.run_folder import RunFolder
-from pfge.members import LazyMembers
 from pfge.plane import Plane
-from pfge.storage import StorageError
+from pfge.storage.checkpoint import load_checkpoint
+from pfge.storage.ensemble_folder import MANIFEST
+from pfge.storage.files import StorageError
+from pfge.storage.lazy_members import LazyMembers
 from pfge.weights import Weights, trained_names
 
 Quantity = Literal["train_loss", "train_error", "test_error"]

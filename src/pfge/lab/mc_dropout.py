@@ -9,7 +9,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from pfge.ensemble import Ensemble
 from pfge.lab.data.seeding import derive_seed
-from pfge.members import LazyMembers
+from pfge.storage.lazy_members import LazyMembers
 from pfge.weights import Weights, count_bytes
 
 

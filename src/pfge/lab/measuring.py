@@ -9,14 +9,14 @@ from torch import Tensor
 from pfge.calibration import fit_temperature, log_probabilities, scale_probabilities
 from pfge.collectors import Collector
 from pfge.ensemble import Ensemble
-from pfge.ensemble_folder import MANIFEST
 from pfge.lab.bench import Bench
 from pfge.lab.evaluation import Evaluation, measure
 from pfge.lab.pool import Pool
 from pfge.lab.results import append_result, read_results
 from pfge.methods import Setting
 from pfge.scores import Scores, score_examples
-from pfge.storage import write_tensors
+from pfge.storage.ensemble_folder import MANIFEST
+from pfge.storage.files import write_tensors
 
 STARRED = ("FGE", "SWAG")
 """Methods that are also measured with as many members as PFGE has: their last ones."""

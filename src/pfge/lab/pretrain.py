@@ -12,7 +12,7 @@ from pfge.lab.progress import Reporter
 from pfge.lab.start_weights import load_start_weights
 from pfge.lab.walk import walk
 from pfge.schedules import pretraining_schedule
-from pfge.storage import read_tensors, write_tensors
+from pfge.storage.files import read_tensors, write_tensors
 from pfge.trajectory import Trajectory
 from pfge.weights import Weights, require_same_layout, view_weights
 

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pfge.storage import StorageError
+from pfge.storage.files import StorageError
 
 
 def append_result(path: Path, result: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from pfge.lab.config import Experiment
 from pfge.lab.config_file import differences, load_experiment, to_toml
-from pfge.storage import StorageError, write_json, write_text
+from pfge.storage.files import StorageError, write_json, write_text
 
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"

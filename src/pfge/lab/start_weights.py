@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pfge.storage import StorageError, read_tensors
+from pfge.storage.files import StorageError, read_tensors
 from pfge.weights import Weights, load_weights, view_weights
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".th")

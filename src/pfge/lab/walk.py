@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfge.checkpoint import load_checkpoint, save_checkpoint
 from pfge.lab.data import Batch, TrainingSource
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.engine import Engine
 from pfge.lab.progress import Reporter
 from pfge.lab.run_logs import Log
+from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 from pfge.training import follow
 from pfge.trajectory import Trajectory
 

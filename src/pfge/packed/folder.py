@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from pfge.calibration import UNSCALED, Temperatures
-from pfge.ensemble_folder import (
+from pfge.packed.members import PackedMembers, PackedTensor, Stored
+from pfge.packed.packing import packed_size
+from pfge.packed.quantize import Quantized, count_groups
+from pfge.storage.ensemble_folder import (
     MANIFEST,
     FileEntry,
     commit_manifest,
@@ -24,10 +27,7 @@ from pfge.ensemble_folder import (
     verify_file,
     write_file,
 )
-from pfge.packed.members import PackedMembers, PackedTensor, Stored
-from pfge.packed.packing import packed_size
-from pfge.packed.quantize import Quantized, count_groups
-from pfge.storage import StorageError, read_tensors
+from pfge.storage.files import StorageError, read_tensors
 
 FORMAT = "pfge-packed-ensemble"
 VERSION = 1

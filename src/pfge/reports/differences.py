@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pfge.differences import Difference, SeedDifference, paired_bootstraps, seed_difference
-from pfge.storage import read_tensors
+from pfge.storage.files import read_tensors
 
 COLUMNS = (
     "method",

@@ -7,7 +7,7 @@ from typing import Any
 
 from pfge.reports.figure import Figure, Panel, Series
 from pfge.reports.look import NEUTRAL, Look, looks
-from pfge.storage import atomic_path
+from pfge.storage.files import atomic_path
 
 try:
     import matplotlib as mpl

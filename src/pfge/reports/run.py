@@ -13,7 +13,7 @@ from pfge.methods import METHODS, Setting
 from pfge.reports.comparison import by_method
 from pfge.reports.landscape_figure import draw_landscape
 from pfge.reports.whole_rows import is_whole_evaluation, whole_forms, whole_rows, whole_traces
-from pfge.storage import StorageError, read_json_object
+from pfge.storage.files import StorageError, read_json_object
 
 if TYPE_CHECKING:
     from pfge.reports.plots import Plot

@@ -13,7 +13,7 @@ from pfge.reports.run_tables import REFERENCE
 from pfge.reports.summary import findings
 from pfge.reports.table import Table
 from pfge.reports.table_formats import split_reference_rows
-from pfge.storage import checksum
+from pfge.storage.files import checksum
 
 MANY_PANELS = 5
 """From here on panels are smaller; four stand two by two."""

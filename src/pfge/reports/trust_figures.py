@@ -11,7 +11,7 @@ from pfge.reports.comparison import Number
 from pfge.reports.figure import Figure, Panel, Series, figure_of
 from pfge.reports.figures import METRICS
 from pfge.reports.run import Run
-from pfge.storage import read_tensors
+from pfge.storage.files import read_tensors
 
 BINS = 15
 FEWEST = 20

@@ -63,7 +63,7 @@ def test_a_failed_write_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: py
         path.write_bytes(b"half")
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("pfge.storage.save_file", half)
+    monkeypatch.setattr("pfge.storage.files.save_file", half)
     with pytest.raises(OSError, match="No space left"):
         save_checkpoint(tmp_path / "state", {"n": 2})
     assert load_checkpoint(tmp_path / "state") == {"n": 1}

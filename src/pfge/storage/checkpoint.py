@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfge.storage import StorageError, read_tensors, write_tensors
+from pfge.storage.files import StorageError, read_tensors, write_tensors
 
 FORMAT = "pfge-checkpoint-1"
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pfge.calibration import UNSCALED, Temperatures
-from pfge.members import LazyMembers
-from pfge.storage import (
+from pfge.storage.files import (
     StorageError,
     checksum,
     read_json_object,
@@ -15,6 +14,7 @@ from pfge.storage import (
     write_json,
     write_tensors,
 )
+from pfge.storage.lazy_members import LazyMembers
 from pfge.weights import Weights
 
 FORMAT = "pfge-ensemble"

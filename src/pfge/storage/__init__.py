@@ -1,0 +1,1 @@
+"""Files that are never seen half-written: tensors, checkpoints, ensembles."""
