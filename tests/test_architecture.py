@@ -11,9 +11,10 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 
 # Lowest first. A room may import from rooms in rows before its own, and from itself.
 ROWS: list[set[str]] = [
-    {"schedules", "weights", "calling", "predictions", "binning"},
-    {"scores", "uncertainty", "calibration", "curves", "substitution", "plane"},
-    {"storage", "batch_norm", "metrics", "differences", "curve_fitting"},
+    {"schedules", "weights", "calling"},
+    {"metrics", "curves", "substitution", "plane"},
+    {"calibration", "batch_norm", "curve_fitting"},
+    {"storage"},
     {"collectors", "packed"},
     {"saved"},
     {"trajectory", "ensemble", "curve_trace"},

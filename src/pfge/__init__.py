@@ -1,7 +1,6 @@
 """An ensemble's accuracy and calibration from one training run, in the memory of a few models."""
 
 from pfge.batch_norm import refresh_batch_norm
-from pfge.binning import Reliability
 from pfge.calibration import (
     Temperature,
     Temperatures,
@@ -18,15 +17,8 @@ from pfge.compression import compress
 from pfge.curve_fitting import fit_curve
 from pfge.curve_trace import CurveTrace, mode_connectivity, trace_curve
 from pfge.curves import Bezier, Curve, PolygonalChain
-from pfge.differences import (
-    Difference,
-    SeedDifference,
-    paired_bootstrap,
-    paired_bootstrap_of,
-    seed_difference,
-)
 from pfge.ensemble import Ensemble
-from pfge.metrics import (
+from pfge.metrics.functional import (
     accuracy,
     area_under_risk_coverage,
     brier_score,
@@ -35,14 +27,22 @@ from pfge.metrics import (
     negative_log_likelihood,
     reliability,
 )
+from pfge.metrics.reliability import Reliability
+from pfge.metrics.scores import Scores, StreamingScores, score_examples
+from pfge.metrics.significance import (
+    Difference,
+    SeedDifference,
+    paired_bootstrap,
+    paired_bootstrap_of,
+    seed_difference,
+)
+from pfge.metrics.uncertainty import disagreement, kl_divergence, mutual_information, predictive_entropy
 from pfge.plane import Plane
 from pfge.schedules import Constant, CosineRestarts, Joined, LinearDecay, Triangular
-from pfge.scores import Scores, StreamingScores, score_examples
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 from pfge.storage.files import StorageError
 from pfge.training import follow
 from pfge.trajectory import Trajectory
-from pfge.uncertainty import disagreement, kl_divergence, mutual_information, predictive_entropy
 from pfge.weights import (
     Weights,
     average_into,

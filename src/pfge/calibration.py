@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfge.predictions import SMALLEST, require_probabilities, require_targets
+from pfge.metrics.checks import SMALLEST, require_probabilities, require_targets
 
 LOWEST, HIGHEST = 1e-3, 1e3
 

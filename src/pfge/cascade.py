@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pfge.calibration import scale_probabilities
 from pfge.ensemble import Ensemble
-from pfge.metrics import accuracy, expected_calibration_error, negative_log_likelihood
+from pfge.metrics.functional import accuracy, expected_calibration_error, negative_log_likelihood
 from pfge.storage.files import StorageError, read_json_object, write_json
 
 FORMAT = "pfge-cascade"

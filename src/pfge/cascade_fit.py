@@ -10,8 +10,8 @@ from torch import Tensor
 from pfge.calibration import scale_probabilities
 from pfge.cascade import NEVER, RULES, Cascade
 from pfge.ensemble import Ensemble
-from pfge.metrics import negative_log_likelihood
-from pfge.scores import score_examples
+from pfge.metrics.functional import negative_log_likelihood
+from pfge.metrics.scores import score_examples
 
 _THRESHOLDS = 100  # tried for each order and rule
 _ENDS = 30  # tried for the first and the last of thresholds that fall

@@ -15,9 +15,9 @@ from pfge.lab.data import Splits, evaluation_batches, load_data, take
 from pfge.lab.form import FORMS
 from pfge.lab.forms import measure_forms
 from pfge.lab.progress import Reporter
-from pfge.metrics import accuracy, negative_log_likelihood
+from pfge.metrics.functional import accuracy, negative_log_likelihood
+from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.files import StorageError
-from pfge.uncertainty import kl_divergence
 from tests.lab.test_compare import small_conv
 from tests.lab.tiny import Stopped, run, tiny
 

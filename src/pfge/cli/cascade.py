@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     """Fit the cascade, write it, and print what it is worth."""
     from pfge.cascade_fit import fit_cascade
     from pfge.cli.tables import print_cascade
-    from pfge.scores import score_examples
+    from pfge.metrics.scores import score_examples
 
     bench = open_bench_of(options)
     validation = bench.validation_for("fitting a cascade")

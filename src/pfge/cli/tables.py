@@ -14,13 +14,13 @@ from pfge.lab.config import Experiment
 from pfge.lab.diagnosis import Diagnosis
 from pfge.lab.planner import Plan
 from pfge.lab.run_folder import RunFolder
+from pfge.metrics.scores import Scores
 from pfge.reports import diagnosis
 from pfge.reports.calibration import assessment_tables
 from pfge.reports.connectivity import connectivity_tables
 from pfge.reports.forms import form_table
 from pfge.reports.run_tables import REFERENCE, run_tables
 from pfge.reports.whole_rows import whole_forms
-from pfge.scores import Scores
 
 
 def print_comparison(results: Sequence[dict[str, Any]], experiment: Experiment, folder: Path) -> None:

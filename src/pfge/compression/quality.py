@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pfge.ensemble import Ensemble
-from pfge.metrics import negative_log_likelihood
-from pfge.uncertainty import kl_divergence
+from pfge.metrics.functional import negative_log_likelihood
+from pfge.metrics.uncertainty import kl_divergence
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from pfge.lab.data import DataError, Images, Splits, evaluation_batches, load_da
 from pfge.lab.evaluation import measure
 from pfge.lab.ood import ood_metrics, ood_scores
 from pfge.lab.pool import Pool
-from pfge.scores import score_examples
+from pfge.metrics.scores import score_examples
+from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.ensemble_folder import temperature_entries
-from pfge.uncertainty import kl_divergence
 
 
 def assess(

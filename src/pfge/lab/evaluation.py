@@ -12,7 +12,7 @@ from pfge.ensemble import Ensemble
 from pfge.lab.data import Images
 from pfge.lab.engine import Engine
 from pfge.lab.pool import Pool
-from pfge.scores import Scores, score_examples
+from pfge.metrics.scores import Scores, score_examples
 
 
 def measure(probabilities: Tensor, targets: Tensor) -> dict[str, float]:

@@ -22,9 +22,9 @@ from pfge.lab.pretrain import find_w0
 from pfge.lab.progress import Reporter
 from pfge.lab.results import append_result, read_results
 from pfge.lab.run_folder import RunFolder
+from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
-from pfge.uncertainty import kl_divergence
 
 MAX_ACCURACY_LOSS = 0.001
 """What a cascade may lose on validation data: 0.1 points."""

@@ -14,7 +14,7 @@ from pfge.lab.evaluation import Evaluation, measure
 from pfge.lab.pool import Pool
 from pfge.lab.results import append_result, read_results
 from pfge.methods import Setting
-from pfge.scores import Scores, score_examples
+from pfge.metrics.scores import Scores, score_examples
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import write_tensors
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pfge.lab.models.torchvision_models import import_torchvision
 from pfge.lab.pool import Pool
-from pfge.uncertainty import predictive_entropy
+from pfge.metrics.uncertainty import predictive_entropy
 
 
 def ood_scores(pool: Pool) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from pfge.calibration import scale_probabilities
-from pfge.uncertainty import predictive_entropy
+from pfge.metrics.uncertainty import predictive_entropy
 
 
 class Pool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pfge.differences import Difference, SeedDifference, paired_bootstraps, seed_difference
+from pfge.metrics.significance import Difference, SeedDifference, paired_bootstraps, seed_difference
 from pfge.storage.files import read_tensors
 
 COLUMNS = (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pfge.differences import Difference, SeedDifference, seed_difference
+from pfge.metrics.significance import Difference, SeedDifference, seed_difference
 from pfge.reports.comparison import by_method
 from pfge.reports.differences import Against, SeedScores, compare_all, read_scores
 from pfge.reports.run import Run

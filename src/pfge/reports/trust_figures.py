@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfge.binning import bin_by_confidence
+from pfge.metrics.reliability import bin_by_confidence
 from pfge.reports.comparison import Number
 from pfge.reports.figure import Figure, Panel, Series, figure_of
 from pfge.reports.figures import METRICS

@@ -17,7 +17,7 @@ from pfge import (
     score_examples,
     seed_difference,
 )
-from pfge.differences import paired_bootstraps
+from pfge.metrics.significance import paired_bootstraps
 
 
 def two_losses(examples: int, shift: float = 0.1) -> tuple[Tensor, Tensor]:

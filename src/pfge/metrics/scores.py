@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed
 
-from pfge.binning import Reliability, bin_by_confidence, sort_by_confidence
-from pfge.predictions import SMALLEST, require_probabilities, require_targets
+from pfge.metrics.checks import SMALLEST, require_probabilities, require_targets
+from pfge.metrics.reliability import Reliability, bin_by_confidence, sort_by_confidence
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfge.scores import Scores
+from pfge.metrics.scores import Scores
 
 _DRAWN_AT_ONCE = 2**20  # 8 MB of example numbers
 

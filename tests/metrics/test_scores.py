@@ -26,7 +26,7 @@ from pfge import (
     score_examples,
 )
 
-SOURCE = Path(__file__).parent.parent / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 SAME: list[tuple[Callable[[Scores], float], Callable[[Tensor, Tensor], float]]] = [
     (Scores.accuracy, accuracy),
     (Scores.negative_log_likelihood, negative_log_likelihood),

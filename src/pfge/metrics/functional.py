@@ -5,8 +5,8 @@ Each is a method of `Scores`, which also serves batches and processes (`Streamin
 
 from torch import Tensor
 
-from pfge.binning import Reliability
-from pfge.scores import score_examples
+from pfge.metrics.reliability import Reliability
+from pfge.metrics.scores import score_examples
 
 
 def accuracy(probabilities: Tensor, targets: Tensor) -> float:

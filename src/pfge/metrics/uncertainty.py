@@ -6,7 +6,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from pfge.predictions import SMALLEST, require_probabilities
+from pfge.metrics.checks import SMALLEST, require_probabilities
 
 
 def predictive_entropy(probabilities: Tensor) -> Tensor:

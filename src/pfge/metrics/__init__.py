@@ -1,0 +1,1 @@
+"""How good predictions are, how uncertain, and which differences are more than noise."""
