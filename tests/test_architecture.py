@@ -12,12 +12,12 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 # Lowest first. A room may import from rooms in rows before its own, and from itself.
 ROWS: list[set[str]] = [
     {"schedules", "weights", "calling"},
-    {"metrics", "curves", "substitution", "plane"},
-    {"calibration", "batch_norm", "curve_fitting"},
+    {"metrics"},
+    {"calibration", "batch_norm"},
     {"storage"},
-    {"collectors", "packed"},
+    {"collectors", "packed", "connectivity"},
     {"saved"},
-    {"trajectory", "ensemble", "curve_trace"},
+    {"trajectory", "ensemble"},
     {"training", "cascade"},
     {"methods", "cascade_fit"},
     {"lab", "compression", "export"},

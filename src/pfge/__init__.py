@@ -14,9 +14,10 @@ from pfge.cascade import Cascade
 from pfge.cascade_fit import fit_cascade
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Restart
 from pfge.compression import compress
-from pfge.curve_fitting import fit_curve
-from pfge.curve_trace import CurveTrace, mode_connectivity, trace_curve
-from pfge.curves import Bezier, Curve, PolygonalChain
+from pfge.connectivity.curves import Bezier, Curve, PolygonalChain
+from pfge.connectivity.fitting import fit_curve
+from pfge.connectivity.plane import Plane
+from pfge.connectivity.tracing import CurveTrace, mode_connectivity, trace_curve
 from pfge.ensemble import Ensemble
 from pfge.metrics.functional import (
     accuracy,
@@ -37,7 +38,6 @@ from pfge.metrics.significance import (
     seed_difference,
 )
 from pfge.metrics.uncertainty import disagreement, kl_divergence, mutual_information, predictive_entropy
-from pfge.plane import Plane
 from pfge.schedules import Constant, CosineRestarts, Joined, LinearDecay, Triangular
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 from pfge.storage.files import StorageError

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from pfge.curves import Bezier
+from pfge.connectivity.curves import Bezier
 from pfge.ensemble import Ensemble
 from pfge.lab.bench import Bench
 from pfge.lab.config import ConnectSettings

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from pfge.curve_fitting import fit_curve
-from pfge.curve_trace import CurveTrace, trace_curve
-from pfge.curves import Curve
+from pfge.connectivity.curves import Curve
+from pfge.connectivity.fitting import fit_curve
+from pfge.connectivity.tracing import CurveTrace, trace_curve
 from pfge.lab.bench import Bench
 from pfge.lab.data import Batch, take
 from pfge.lab.data.seeding import derive_seed, generator

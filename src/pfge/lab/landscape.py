@@ -5,7 +5,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pfge.curves import Bezier
+from pfge.connectivity.curves import Bezier
+from pfge.connectivity.plane import Plane
 from pfge.lab.bench import Bench
 from pfge.lab.config import ConfigError
 from pfge.lab.data import Images, take
@@ -13,7 +14,6 @@ from pfge.lab.engine import Engine
 from pfge.lab.pretrain import find_w0
 from pfge.lab.progress import Reporter
 from pfge.lab.run_folder import RunFolder
-from pfge.plane import Plane
 from pfge.storage.checkpoint import load_checkpoint
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError

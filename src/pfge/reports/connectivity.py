@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pfge.curve_trace import CurveTrace, mode_connectivity
+from pfge.connectivity.tracing import CurveTrace, mode_connectivity
 from pfge.reports.comparison import Number, by_method
 from pfge.reports.table import Table
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfge.calling import keep_modes, repeat_batches
-from pfge.curves import Curve
+from pfge.connectivity.curves import Curve
+from pfge.connectivity.substitution import require_values, use_with_weights
 from pfge.schedules import Schedule
-from pfge.substitution import require_values, use_with_weights
 from pfge.weights import buffer_names, require_same_layout, trained_names, view_weights
 
 Batch = TypeVar("Batch")

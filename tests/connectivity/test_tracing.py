@@ -20,7 +20,7 @@ from pfge import (
     trained_names,
     view_weights,
 )
-from tests.test_curve_fitting import MODELS, Clamping, Point, loss_in_its_type, ring, seeded
+from tests.connectivity.test_fitting import MODELS, Clamping, Point, loss_in_its_type, ring, seeded
 from tests.toys import make_batch, make_mlp
 
 BATCH = make_batch(9, size=40)

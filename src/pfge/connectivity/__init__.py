@@ -1,0 +1,1 @@
+"""Curves and planes between points in weight space."""
