@@ -19,7 +19,7 @@ ROWS: list[set[str]] = [
     {"saved"},
     {"trajectory", "ensemble"},
     {"training", "cascade"},
-    {"methods", "cascade_fit"},
+    {"methods"},
     {"lab", "compression", "export"},
     {"reports"},
     {"cli"},

@@ -10,8 +10,8 @@ from pfge.calibration import (
     scale_logits,
     scale_probabilities,
 )
-from pfge.cascade import Cascade
-from pfge.cascade_fit import fit_cascade
+from pfge.cascade.cascade import Cascade
+from pfge.cascade.fitting import fit_cascade
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Restart
 from pfge.compression import compress
 from pfge.connectivity.curves import Bezier, Curve, PolygonalChain

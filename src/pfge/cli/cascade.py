@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from pfge.cascade import Cascade, CascadePrediction
+    from pfge.cascade.cascade import Cascade, CascadePrediction
     from pfge.cli.compare import SubParsers
     from pfge.ensemble import Ensemble
     from pfge.lab.data import Batch
@@ -47,7 +47,7 @@ def add_parser(commands: "SubParsers") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Fit the cascade, write it, and print what it is worth."""
-    from pfge.cascade_fit import fit_cascade
+    from pfge.cascade.fitting import fit_cascade
     from pfge.cli.tables import print_cascade
     from pfge.metrics.scores import score_examples
 
@@ -95,7 +95,7 @@ def _by_all(ensemble: "Ensemble", batches: "Iterable[Batch]") -> "CascadePredict
 def _asking(probabilities: "Tensor", members: int) -> "CascadePrediction":
     import torch
 
-    from pfge.cascade import CascadePrediction
+    from pfge.cascade.cascade import CascadePrediction
 
     return CascadePrediction(probabilities, torch.full((len(probabilities),), members))
 

@@ -67,7 +67,7 @@ def _predict(bench: "Bench", options: argparse.Namespace, inputs: "list[Tensor]"
     """Return the probabilities of each picture."""
     import torch
 
-    from pfge.cascade import Cascade
+    from pfge.cascade.cascade import Cascade
 
     ensemble = bench.load_ensemble(options.ensemble)
     cascade = Cascade.load(options.cascade) if options.cascade else None

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfge.cascade import Cascade
-from pfge.cascade_fit import fit_to_answers
+from pfge.cascade.cascade import Cascade
+from pfge.cascade.fitting import fit_to_answers
 from pfge.ensemble import Ensemble
 from pfge.lab.bench import Bench
 from pfge.lab.data import Images

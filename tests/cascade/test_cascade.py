@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pfge import Cascade, Ensemble, StorageError, compress, fit_cascade
 from pfge.calibration import Temperatures
-from pfge.cascade_fit import fit_to_answers
+from pfge.cascade.fitting import fit_to_answers
 from pfge.metrics.functional import accuracy, expected_calibration_error, negative_log_likelihood
 from tests.test_ensemble import make_members
 from tests.toys import make_batch, make_mlp

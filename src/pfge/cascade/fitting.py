@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pfge.calibration import scale_probabilities
-from pfge.cascade import NEVER, RULES, Cascade
+from pfge.cascade.cascade import NEVER, RULES, Cascade
 from pfge.ensemble import Ensemble
 from pfge.metrics.functional import negative_log_likelihood
 from pfge.metrics.scores import score_examples
