@@ -16,7 +16,7 @@ from pfge.lab.data import halve_test, load_data
 from pfge.lab.models import build_model
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from tests.lab.tiny import run, tiny
-from tests.packed.test_members import close_members
+from tests.packed.test_packed_members import close_members
 from tests.toys import assert_same_weights, make_mlp
 
 MEMBERS = close_members(spread=0.02)

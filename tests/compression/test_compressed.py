@@ -10,8 +10,8 @@ from pfge.compression.quality import Quality
 from pfge.compression.widths import Ladder
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.encode import find_shared
-from pfge.packed.quantize import Quantized
-from tests.packed.test_members import close_members
+from pfge.packed.quantization import Quantized
+from tests.packed.test_packed_members import close_members
 from tests.toys import assert_same_weights, make_batch, make_mlp
 
 VALIDATION = [make_batch(100 + i) for i in range(4)]

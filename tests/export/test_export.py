@@ -21,8 +21,8 @@ from pfge.export import Exported, ExportError, export_onnx, export_torch
 from pfge.export.exported import write_checked
 from pfge.export.graph import HALVINGS, unpack_in_graph
 from pfge.packed import PackSettings, pack_members
-from pfge.packed.quantize import quantize
-from tests.packed.test_members import close_members
+from pfge.packed.quantization import quantize
+from tests.packed.test_packed_members import close_members
 from tests.toys import make_batch, make_mlp
 
 X = make_batch(1, size=3)[0]

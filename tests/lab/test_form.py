@@ -10,7 +10,7 @@ from pfge.lab.form import FORMS, FORMS_OF_ONE, Form
 from pfge.lab.models import build_model
 from pfge.lab.planner import describe_layout
 from pfge.weights import count_bytes
-from tests.packed.test_members import close_members
+from tests.packed.test_packed_members import close_members
 from tests.toys import make_mlp
 
 LAYOUT = view_weights(make_mlp())

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from pfge.calibration import scale_probabilities
 from pfge.ensemble import Ensemble
 from pfge.packed import PackedMembers, PackedTensor, Quantized
-from pfge.packed.members import Stored, pack_as_is
+from pfge.packed.packed_members import Stored, pack_as_is
 from pfge.weights import canonical_name, unwrap
 
 TEMPERATURE = "the temperature"

@@ -7,7 +7,7 @@ from torch import Tensor
 from pfge.ensemble import Ensemble
 from pfge.packed import PackSettings, pack_members
 from pfge.packed.encode import delta_size, is_packed
-from pfge.packed.quantize import quantized_size
+from pfge.packed.quantization import quantized_size
 from pfge.weights import Weights, count_bytes
 
 

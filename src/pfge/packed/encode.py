@@ -6,8 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfge.packed.members import PackedMembers, PackedTensor, Stored, fits_float16, numbers_of, pack_as_is
-from pfge.packed.quantize import Quantized, quantize, quantized_size
+from pfge.packed.packed_members import (
+    PackedMembers,
+    PackedTensor,
+    Stored,
+    fits_float16,
+    numbers_of,
+    pack_as_is,
+)
+from pfge.packed.quantization import Quantized, quantize, quantized_size
 from pfge.weights import Weights, find_non_finite, require_same_layout
 
 BASE_BITS = (8, 16, 32, None)

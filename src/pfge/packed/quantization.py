@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfge.packed.packing import pack, packed_size, unpack
+from pfge.packed.bits import pack, packed_size, unpack
 
 # The range of float32, so that no step of small or large weights is lost; its rounding is made good by
 # choosing the codes afterwards.

@@ -12,7 +12,7 @@ from pfge import Ensemble, StorageError, Temperatures
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.storage import ensemble_folder
 from pfge.storage.files import checksum, read_tensors, write_tensors
-from tests.packed.test_members import X, close_members
+from tests.packed.test_packed_members import X, close_members
 from tests.storage.test_ensemble_folder import edit_manifest
 from tests.toys import assert_same_weights, make_mlp
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from pfge.calibration import UNSCALED, Temperatures
-from pfge.packed.members import PackedMembers, PackedTensor, Stored
-from pfge.packed.packing import packed_size
-from pfge.packed.quantize import Quantized, count_groups
+from pfge.packed.bits import packed_size
+from pfge.packed.packed_members import PackedMembers, PackedTensor, Stored
+from pfge.packed.quantization import Quantized, count_groups
 from pfge.storage.ensemble_folder import (
     MANIFEST,
     FileEntry,

@@ -7,7 +7,7 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
-from pfge.packed.quantize import Quantized
+from pfge.packed.quantization import Quantized
 from pfge.weights import Weights, require_same_layout, view_weights
 
 Stored = Tensor | Quantized
