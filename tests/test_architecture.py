@@ -19,8 +19,8 @@ ROWS: list[set[str]] = [
     {"saved"},
     {"trajectory", "ensemble"},
     {"training", "cascade"},
-    {"methods"},
-    {"lab", "compression", "export"},
+    {"methods", "compression", "export"},
+    {"lab"},
     {"reports"},
     {"cli"},
 ]

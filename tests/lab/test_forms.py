@@ -10,9 +10,9 @@ import pytest
 
 from pfge import Cascade, Ensemble, compress, fit_cascade
 from pfge.calibration import Temperatures
+from pfge.compression.formats import FORMS
 from pfge.lab import forms as measuring
 from pfge.lab.data import Splits, evaluation_batches, load_data, take
-from pfge.lab.form import FORMS
 from pfge.lab.forms import measure_forms
 from pfge.lab.progress import Reporter
 from pfge.metrics.functional import accuracy, negative_log_likelihood

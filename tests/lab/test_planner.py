@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pfge import view_weights
-from pfge.lab.form import FORMS_OF_ONE
+from pfge.compression.formats import FORMS_OF_ONE
 from pfge.lab.planner import Plan, describe_layout, find_plans
 from pfge.methods import Setting, make_collector
 from pfge.weights import count_bytes

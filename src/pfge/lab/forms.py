@@ -10,12 +10,12 @@ from torch import Tensor
 
 from pfge.cascade.cascade import Cascade
 from pfge.cascade.fitting import fit_to_answers
+from pfge.compression.formats import forms_of
 from pfge.ensemble import Ensemble
 from pfge.lab.bench import Bench
 from pfge.lab.data import Images
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation import measure
-from pfge.lab.form import forms_of
 from pfge.lab.measuring import expected_rows
 from pfge.lab.pool import Pool
 from pfge.lab.pretrain import find_w0

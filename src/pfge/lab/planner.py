@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pfge.lab.form import FORMS, FORMS_OF_ONE, Form
+from pfge.compression.formats import FORMS, FORMS_OF_ONE, Form
 from pfge.lab.models import build_model
 from pfge.methods import Setting
 from pfge.weights import Weights, count_bytes, view_weights

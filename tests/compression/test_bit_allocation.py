@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from pfge import Weights
-from pfge.compression.widths import Ladder
+from pfge.compression.bit_allocation import Ladder
 from pfge.packed.encode import PackSettings, find_shared, pack_members
 
 SETTINGS = PackSettings()

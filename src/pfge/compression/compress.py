@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from pfge.compression.bit_allocation import Ladder
 from pfge.compression.quality import Judge, Quality
-from pfge.compression.widths import Ladder
 from pfge.ensemble import Ensemble
 from pfge.packed.encode import PackSettings, Shared, find_shared, pack_members
 

@@ -6,7 +6,7 @@ import torch
 from pfge import Ensemble, Weights, copy_weights, view_weights
 from pfge.calibration import Temperatures
 from pfge.compression import compress
-from pfge.lab.form import FORMS, FORMS_OF_ONE, Form
+from pfge.compression.formats import FORMS, FORMS_OF_ONE, Form
 from pfge.lab.models import build_model
 from pfge.lab.planner import describe_layout
 from pfge.weights import count_bytes

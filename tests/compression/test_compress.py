@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pfge import Ensemble, compress, kl_divergence, negative_log_likelihood
+from pfge.compression.bit_allocation import Ladder
 from pfge.compression.quality import Quality
-from pfge.compression.widths import Ladder
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.encode import find_shared
 from pfge.packed.quantization import Quantized
