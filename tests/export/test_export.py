@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from pfge import Ensemble
 from pfge.calibration import Temperatures
 from pfge.export import Exported, ExportError, export_onnx, export_torch
-from pfge.export.exported import write_checked
-from pfge.export.graph import HALVINGS, unpack_in_graph
+from pfge.export.ensemble_graph import HALVINGS, unpack_in_graph
+from pfge.export.verified_file import write_checked
 from pfge.packed import PackSettings, pack_members
 from pfge.packed.quantization import quantize
 from tests.packed.test_packed_members import close_members

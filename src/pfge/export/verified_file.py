@@ -14,7 +14,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule
 
 from pfge.ensemble import Ensemble
-from pfge.export.graph import EnsembleGraph
+from pfge.export.ensemble_graph import EnsembleGraph
 from pfge.packed import PackedMembers
 from pfge.storage.files import atomic_path
 

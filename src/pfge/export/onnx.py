@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pfge.ensemble import Ensemble
-from pfge.export.exported import Exported, ExportError, exporting, make_program, write_checked
+from pfge.export.verified_file import Exported, ExportError, exporting, make_program, write_checked
 
 LARGEST = 2**31 - 1
 INPUTS, PROBABILITIES = "inputs", "probabilities"

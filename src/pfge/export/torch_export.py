@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pfge.ensemble import Ensemble
-from pfge.export.exported import Exported, exporting, make_program, write_checked
+from pfge.export.verified_file import Exported, exporting, make_program, write_checked
 
 
 def export_torch(ensemble: Ensemble, path: str | Path, example: Tensor) -> Exported:
