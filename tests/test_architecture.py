@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 
 # Lowest first. A room may import from rooms in rows before its own, and from itself.
 ROWS: list[set[str]] = [
-    {"schedules", "weights", "calling"},
+    {"schedules", "weights", "forward"},
     {"metrics"},
     {"calibration", "batch_norm"},
     {"storage"},

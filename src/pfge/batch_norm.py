@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pfge.calling import call_model, keep_modes
+from pfge.forward import call_model, keep_modes
 from pfge.weights import unwrap
 
 Batch = TypeVar("Batch")

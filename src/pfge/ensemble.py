@@ -17,7 +17,7 @@ from pfge.calibration import (
     scale_logits,
     scale_probabilities,
 )
-from pfge.calling import call_model, require_rereadable, require_same_order
+from pfge.forward import call_model, require_rereadable, require_same_order
 from pfge.packed import PackedMembers
 from pfge.saved import Saved
 from pfge.storage.lazy_members import LazyMembers

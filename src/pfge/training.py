@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from pfge.calling import repeat_batches
+from pfge.forward import repeat_batches
 from pfge.trajectory import Trajectory
 
 Batch = TypeVar("Batch")

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from pfge.calling import keep_modes, repeat_batches
+from pfge.forward import keep_modes, repeat_batches
 from tests.toys import make_mlp
 
 
