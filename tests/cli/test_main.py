@@ -15,8 +15,8 @@ import torch
 
 import pfge
 from pfge.cli.main import main
-from pfge.lab.config import ConfigError
-from pfge.lab.config_file import load_experiment
+from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.toml import load_experiment
 from pfge.lab.run_folder import RunFolder
 from pfge.storage import files as storage
 from tests.lab.tiny import SETTINGS, outcome, run, tiny

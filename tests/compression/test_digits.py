@@ -10,7 +10,7 @@ from torch import Tensor
 from pfge import Cascade, Ensemble, compress, fit_cascade, kl_divergence, negative_log_likelihood
 from pfge.lab.bench import Bench
 from pfge.lab.compare import compare
-from pfge.lab.config_file import load_experiment
+from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import Batch
 from pfge.lab.engine import Engine
 from pfge.lab.progress import Reporter

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pfge import EMA, FGE, CosineRestarts, Ensemble, Trajectory, Weights, follow, load_weights, view_weights
-from pfge.lab.config import ConfigError
+from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.mc_dropout import MCDropout

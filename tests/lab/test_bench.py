@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pfge.lab.bench import open_bench
-from pfge.lab.config import ConfigError
+from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import DataError, Images, ImageSet, Splits
 from pfge.lab.progress import Reporter
 from pfge.weights import view_weights

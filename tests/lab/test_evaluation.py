@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge import Ensemble, Weights, view_weights
-from pfge.lab.config import EngineSettings
+from pfge.lab.config.schema import EngineSettings
 from pfge.lab.data import ImageSet, Normalization, evaluation_batches
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation import Evaluation, evaluate, measure, predict

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from pfge import Ensemble, distance, load_weights, refresh_batch_norm
 from pfge.cli.main import main
-from pfge.lab.config import ConfigError
+from pfge.lab.config.schema import ConfigError
 from pfge.lab.connect import connect
 from pfge.lab.data import load_data, take
 from pfge.lab.landscape import make_landscape

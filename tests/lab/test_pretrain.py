@@ -11,7 +11,7 @@ from torch import nn
 
 from pfge import Ensemble, view_weights
 from pfge.lab.bench import open_bench
-from pfge.lab.config import ConfigError, Experiment
+from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.pretrain import find_w0, pretrain
 from pfge.lab.progress import Reporter
 from pfge.storage.files import read_tensors, write_tensors

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pfge import StorageError
-from pfge.lab.config import Experiment
-from pfge.lab.config_file import load_experiment
+from pfge.lab.config.schema import Experiment
+from pfge.lab.config.toml import load_experiment
 from pfge.lab.run_folder import RunFolder, describe_environment
 from pfge.storage import files as storage
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pfge.cli.main import main
-from pfge.lab.config import Experiment
-from pfge.lab.config_file import load_experiment, to_toml
+from pfge.lab.config.schema import Experiment
+from pfge.lab.config.toml import load_experiment, to_toml
 from pfge.lab.data.ordering import EpochOrder
 from pfge.lab.models import build_model
 from pfge.methods import Setting, make_collector

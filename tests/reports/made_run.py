@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pfge.lab.config_file import load_experiment, to_toml
+from pfge.lab.config.toml import load_experiment, to_toml
 from pfge.storage.files import write_tensors
 
 BYTES = 1_000_000

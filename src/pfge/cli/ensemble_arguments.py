@@ -36,7 +36,7 @@ def find_config(options: argparse.Namespace) -> Path | None:
 def open_bench_of(options: argparse.Namespace) -> "Bench":
     """Set up the experiment that an ensemble belongs to, by its run's config or the one that is given."""
     from pfge.lab.bench import Bench
-    from pfge.lab.config_file import load_experiment
+    from pfge.lab.config.toml import load_experiment
     from pfge.lab.engine import Engine
     from pfge.lab.progress import Reporter
     from pfge.lab.run_folder import RunFolder

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pfge.lab.config import Experiment
+    from pfge.lab.config.schema import Experiment
 
 
 def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
 
 def load_chosen_experiment(options: argparse.Namespace) -> "tuple[Experiment, Path]":
     """Return the experiment that the arguments name, and its run folder."""
-    from pfge.lab.config_file import load_experiment
+    from pfge.lab.config.toml import load_experiment
 
     overrides = [*options.set]
     overrides += [f"seeds=[{options.seeds}]"] if options.seeds else []

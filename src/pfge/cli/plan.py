@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _setting(options: argparse.Namespace) -> "Setting":
-    from pfge.lab.config import EnsembleSettings, Experiment
+    from pfge.lab.config.schema import EnsembleSettings, Experiment
 
     for name, value in (("--images", options.images), ("--batch-size", options.batch_size)):
         if value < 1:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import distributed
 
-from pfge.lab.config import Experiment
+from pfge.lab.config.schema import Experiment
 from pfge.lab.diagnosis import Diagnosis
 from pfge.lab.planner import Plan
 from pfge.lab.run_folder import RunFolder

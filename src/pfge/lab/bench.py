@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from pfge.ensemble import Ensemble
-from pfge.lab.config import ConfigError, DataSettings, Experiment
+from pfge.lab.config.schema import ConfigError, DataSettings, Experiment
 from pfge.lab.data import (
     Augmentation,
     Batch,

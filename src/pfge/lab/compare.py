@@ -9,7 +9,7 @@ from pfge.collectors import Collector
 from pfge.lab.baselines import make_deep_ensemble, make_mc_dropout
 from pfge.lab.bench import Bench, make_sgd, open_bench
 from pfge.lab.branch import Branch
-from pfge.lab.config import Experiment
+from pfge.lab.config.schema import Experiment
 from pfge.lab.follower_store import FollowerStore
 from pfge.lab.measuring import expected_rows, is_saved, measured_rows, record_collected, record_ensemble
 from pfge.lab.pretrain import find_w0

@@ -11,7 +11,7 @@ from torch import nn
 from pfge.connectivity.curves import Bezier
 from pfge.ensemble import Ensemble
 from pfge.lab.bench import Bench
-from pfge.lab.config import ConnectSettings
+from pfge.lab.config.schema import ConnectSettings
 from pfge.lab.curve_walk import trace, walk_curve
 from pfge.lab.data.seeding import generator
 from pfge.lab.engine import Engine

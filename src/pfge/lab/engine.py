@@ -8,7 +8,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pfge.lab.config import ConfigError, EngineSettings
+from pfge.lab.config.schema import ConfigError, EngineSettings
 from pfge.lab.heap import keep_freed_memory
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pfge.connectivity.curves import Bezier
 from pfge.connectivity.plane import Plane
 from pfge.lab.bench import Bench
-from pfge.lab.config import ConfigError
+from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
 from pfge.lab.pretrain import find_w0

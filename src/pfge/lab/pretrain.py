@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from pfge.lab.bench import Bench, make_sgd, open_bench
-from pfge.lab.config import ConfigError, Experiment
+from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.progress import Reporter
 from pfge.lab.start_weights import load_start_weights

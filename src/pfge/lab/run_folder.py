@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from pfge.lab.config import Experiment
-from pfge.lab.config_file import differences, load_experiment, to_toml
+from pfge.lab.config.schema import Experiment
+from pfge.lab.config.toml import differences, load_experiment, to_toml
 from pfge.storage.files import StorageError, write_json, write_text
 
 CONFIG = "config.toml"

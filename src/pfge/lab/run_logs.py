@@ -8,7 +8,7 @@ from typing import Protocol, cast
 from lightning_fabric.loggers.csv_logs import CSVLogger
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
-from pfge.lab.config import ConfigError
+from pfge.lab.config.schema import ConfigError
 
 KINDS = ("csv", "tensorboard", "package.module:function")
 

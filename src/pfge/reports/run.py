@@ -4,8 +4,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfge.lab.config import ConfigError, Experiment
-from pfge.lab.config_file import load_experiment
+from pfge.lab.config.schema import ConfigError, Experiment
+from pfge.lab.config.toml import load_experiment
 from pfge.lab.measuring import expected_rows
 from pfge.lab.results import read_results
 from pfge.lab.run_folder import RunFolder

@@ -9,7 +9,7 @@ import typing
 from pathlib import Path
 from typing import Any, Literal
 
-from pfge.lab.config import ConfigError, Experiment, flatten
+from pfge.lab.config.schema import ConfigError, Experiment, flatten
 
 WITHOUT_EFFECT = ("data.root", "data.download", "data.workers", "engine.checkpoint_seconds", "engine.logger")
 """Settings that a run may be continued with when they have changed, beside those in [connect].

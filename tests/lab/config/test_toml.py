@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfge.lab.config import ConfigError, EnsembleSettings, Experiment, ModelSettings
-from pfge.lab.config_file import differences, load_experiment, to_toml
+from pfge.lab.config.schema import ConfigError, EnsembleSettings, Experiment, ModelSettings
+from pfge.lab.config.toml import differences, load_experiment, to_toml
 from pfge.methods import Setting
 
 

@@ -1,0 +1,1 @@
+"""An experiment's settings, and how they are read from TOML."""
