@@ -31,8 +31,8 @@ from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import evaluation_batches, take
 from pfge.lab.engine import Engine
 from pfge.lab.models import build_model
-from pfge.lab.progress import Reporter
-from pfge.lab.run_folder import RunFolder
+from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.progress import Reporter
 from pfge.weights import count_bytes
 
 DEMO = ["seeds=[1]", "data.halve_test=true", "ensemble.methods=['PFGE']", "pretrain.epochs=3"]

@@ -17,7 +17,7 @@ import pfge
 from pfge.cli.main import main
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.run_folder import RunFolder
+from pfge.lab.run.folder import RunFolder
 from pfge.storage import files as storage
 from tests.lab.tiny import SETTINGS, outcome, run, tiny
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pfge.cli.main import main
-from pfge.lab.results import read_results
+from pfge.lab.run.results import read_results
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, SETTINGS, counted_steps
 
 

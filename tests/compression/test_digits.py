@@ -13,8 +13,8 @@ from pfge.lab.compare import compare
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import Batch
 from pfge.lab.engine import Engine
-from pfge.lab.progress import Reporter
-from pfge.lab.run_folder import RunFolder
+from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.progress import Reporter
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:the temperature stays 1")]
 

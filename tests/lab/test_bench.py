@@ -9,7 +9,7 @@ import torch
 from pfge.lab.bench import open_bench
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import DataError, Images, ImageSet, Splits
-from pfge.lab.progress import Reporter
+from pfge.lab.run.progress import Reporter
 from pfge.weights import view_weights
 from tests.lab.tiny import tiny
 

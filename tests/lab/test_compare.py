@@ -34,7 +34,7 @@ from pfge.lab.compare import compare
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.models import build_model
-from pfge.lab.progress import Reporter
+from pfge.lab.run.progress import Reporter
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import read_tensors
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny

@@ -27,7 +27,7 @@ from pfge.lab.connect import Pair, choose_pairs, connect
 from pfge.lab.data import Augmentation, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed, generator
 from pfge.lab.models import build_model
-from pfge.lab.progress import Reporter
+from pfge.lab.run.progress import Reporter
 from pfge.schedules import pretraining_schedule
 from tests.lab.tiny import Stopped, counted_steps, run, tiny
 

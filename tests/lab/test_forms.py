@@ -14,7 +14,7 @@ from pfge.compression.formats import FORMS
 from pfge.lab import forms as measuring
 from pfge.lab.data import Splits, evaluation_batches, load_data, take
 from pfge.lab.forms import measure_forms
-from pfge.lab.progress import Reporter
+from pfge.lab.run.progress import Reporter
 from pfge.metrics.functional import accuracy, negative_log_likelihood
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.files import StorageError

@@ -13,7 +13,7 @@ from pfge.lab.config.schema import ConfigError
 from pfge.lab.connect import connect
 from pfge.lab.data import load_data, take
 from pfge.lab.landscape import make_landscape
-from pfge.lab.progress import Reporter
+from pfge.lab.run.progress import Reporter
 from pfge.storage.files import StorageError
 from tests.lab.test_compare import batches, small_conv
 from tests.lab.tiny import run, tiny

@@ -13,7 +13,7 @@ from pfge import Ensemble, view_weights
 from pfge.lab.bench import open_bench
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.pretrain import find_w0, pretrain
-from pfge.lab.progress import Reporter
+from pfge.lab.run.progress import Reporter
 from pfge.storage.files import read_tensors, write_tensors
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
 from tests.toys import assert_same_weights

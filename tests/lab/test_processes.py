@@ -20,8 +20,8 @@ from pfge.lab.engine import Engine
 from pfge.lab.evaluation import measure
 from pfge.lab.follower_store import FollowerStore
 from pfge.lab.models import build_model
-from pfge.lab.progress import Reporter
-from pfge.lab.run_folder import RunFolder
+from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.progress import Reporter
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import read_tensors
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, run, tiny

@@ -10,7 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from pfge.lab.compare import compare
 from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.progress import Reporter
+from pfge.lab.run.progress import Reporter
 
 SETTINGS = (
     "name=tiny",

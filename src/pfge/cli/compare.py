@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
 
     from pfge.cli.tables import print_comparison
     from pfge.lab.compare import compare
-    from pfge.lab.progress import Reporter
+    from pfge.lab.run.progress import Reporter
 
     results = compare(experiment, folder, Reporter())
     print_comparison(results, experiment, folder)

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     """Connect the members, print the tables and draw the figure."""
     from pfge.cli.tables import print_connectivity
     from pfge.lab.connect import connect
-    from pfge.lab.progress import Reporter
+    from pfge.lab.run.progress import Reporter
     from pfge.reports.curve_figure import draw_curves
     from pfge.storage.files import write_text
 

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
 
     from pfge.cli.tables import print_diagnosis
     from pfge.lab.diagnosis import diagnose
-    from pfge.lab.progress import Reporter
+    from pfge.lab.run.progress import Reporter
     from pfge.storage.files import write_json
 
     found = diagnose(options.folder, Reporter(), methods=options.methods, overrides=options.set)

@@ -26,7 +26,7 @@ def add_ensemble_arguments(parser: argparse.ArgumentParser) -> None:
 
 def find_config(options: argparse.Namespace) -> Path | None:
     """Return the config that is given, or that of the run which the ensemble lies in, if it lies in one."""
-    from pfge.lab.run_folder import CONFIG
+    from pfge.lab.run.folder import CONFIG
 
     given: Path | None = options.config
     parents = options.ensemble.resolve().parents
@@ -38,8 +38,8 @@ def open_bench_of(options: argparse.Namespace) -> "Bench":
     from pfge.lab.bench import Bench
     from pfge.lab.config.toml import load_experiment
     from pfge.lab.engine import Engine
-    from pfge.lab.progress import Reporter
-    from pfge.lab.run_folder import RunFolder
+    from pfge.lab.run.folder import RunFolder
+    from pfge.lab.run.progress import Reporter
     from pfge.storage.files import StorageError
 
     folder: Path = options.ensemble

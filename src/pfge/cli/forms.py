@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure the forms and print the table."""
     from pfge.cli.tables import print_forms
     from pfge.lab.forms import measure_forms
-    from pfge.lab.progress import Reporter
+    from pfge.lab.run.progress import Reporter
 
     print_forms(measure_forms(options.folder, Reporter(), overrides=options.set), options.folder)
     return 0

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
 
     from pfge.cli.tables import print_start_weights
     from pfge.lab.pretrain import pretrain
-    from pfge.lab.progress import Reporter
+    from pfge.lab.run.progress import Reporter
 
     print_start_weights(pretrain(experiment, folder, Reporter()))
     return 0

@@ -13,7 +13,7 @@ from torch import distributed
 from pfge.lab.config.schema import Experiment
 from pfge.lab.diagnosis import Diagnosis
 from pfge.lab.planner import Plan
-from pfge.lab.run_folder import RunFolder
+from pfge.lab.run.folder import RunFolder
 from pfge.metrics.scores import Scores
 from pfge.reports import diagnosis
 from pfge.reports.calibration import assessment_tables

@@ -32,9 +32,9 @@ from pfge.lab.engine import Engine
 from pfge.lab.evaluation import Evaluation, evaluate, predict
 from pfge.lab.mc_dropout import has_dropout
 from pfge.lab.models import build_model
-from pfge.lab.progress import Reporter
-from pfge.lab.run_folder import RunFolder
-from pfge.lab.run_logs import Log, open_log
+from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.loggers import Log, open_log
+from pfge.lab.run.progress import Reporter
 from pfge.weights import Weights, count_bytes, view_weights
 
 

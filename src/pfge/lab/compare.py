@@ -13,8 +13,8 @@ from pfge.lab.config.schema import Experiment
 from pfge.lab.follower_store import FollowerStore
 from pfge.lab.measuring import expected_rows, is_saved, measured_rows, record_collected, record_ensemble
 from pfge.lab.pretrain import find_w0
-from pfge.lab.progress import Reporter
-from pfge.lab.results import read_results
+from pfge.lab.run.progress import Reporter
+from pfge.lab.run.results import read_results
 from pfge.lab.walk import walk
 from pfge.methods import LISTENERS, Setting, make_collector
 from pfge.schedules import Schedule

@@ -12,7 +12,7 @@ from pfge.ensemble import Ensemble
 from pfge.lab.bench import Bench
 from pfge.lab.evaluation import Evaluation, measure
 from pfge.lab.pool import Pool
-from pfge.lab.results import append_result, read_results
+from pfge.lab.run.results import append_result, read_results
 from pfge.methods import Setting
 from pfge.metrics.scores import Scores, score_examples
 from pfge.storage.ensemble_folder import MANIFEST

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from pfge.lab.data import Batch, TrainingSource
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.engine import Engine
-from pfge.lab.progress import Reporter
-from pfge.lab.run_logs import Log
+from pfge.lab.run.loggers import Log
+from pfge.lab.run.progress import Reporter
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 from pfge.training import follow
 from pfge.trajectory import Trajectory

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.measuring import expected_rows
-from pfge.lab.results import read_results
-from pfge.lab.run_folder import RunFolder
+from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.results import read_results
 from pfge.methods import METHODS, Setting
 from pfge.reports.comparison import by_method
 from pfge.reports.landscape_figure import draw_landscape

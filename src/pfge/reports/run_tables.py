@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pfge.lab.results import read_results
-from pfge.lab.run_folder import RunFolder
+from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.results import read_results
 from pfge.reports import calibration, comparison, differences
 from pfge.reports.comparison import BEST, by_method, comparison_cells, summarize
 from pfge.reports.forms import form_table

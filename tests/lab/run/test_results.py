@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pfge.lab.results import append_result, read_results
+from pfge.lab.run.results import append_result, read_results
 from pfge.storage.files import StorageError
 
 

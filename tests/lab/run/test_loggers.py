@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pfge.lab import run_logs
 from pfge.lab.config.schema import ConfigError
-from pfge.lab.run_logs import open_log
+from pfge.lab.run import loggers as run_logs
+from pfge.lab.run.loggers import open_log
 from pfge.schedules import Triangular
 from tests.lab.tiny import outcome, run, tiny
 

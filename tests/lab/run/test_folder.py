@@ -10,7 +10,7 @@ import torch
 from pfge import StorageError
 from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.run_folder import RunFolder, describe_environment
+from pfge.lab.run.folder import RunFolder, describe_environment
 from pfge.storage import files as storage
 
 
