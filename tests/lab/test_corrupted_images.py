@@ -6,8 +6,8 @@ import torch
 from pfge.lab.corrupted_images import corrupted
 from pfge.lab.corruptions import CORRUPTIONS, corrupt
 from pfge.lab.data import IMAGENET_NORMALIZATION, DataError, ImageSet, evaluation_batches, training_batches
-from pfge.lab.data.picture_files import find_pictures
-from pfge.lab.data.streaming import StreamedPictures
+from pfge.lab.data.pictures.files import find_pictures
+from pfge.lab.data.pictures.streaming import StreamedPictures
 from tests.lab.data.made import random_images, write_pictures
 
 

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     import json
 
     from pfge.lab.data import DataError
-    from pfge.lab.picture_inputs import read_picture_inputs
+    from pfge.lab.data.pictures.single_inputs import read_picture_inputs
 
     if options.top < 1:
         raise ValueError(f"--top must be at least 1, got {options.top}")

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pfge.lab.corruptions import corrupt, require_corruption
-from pfge.lab.data.image_set import DataError, ImageSet, Normalization
-from pfge.lab.data.inputs import ToInputs, in_memory_order
+from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.in_memory.inputs import ToInputs, in_memory_order
 from pfge.lab.data.sources import Batch, EvaluationSource, Images, StreamedImages
 
 

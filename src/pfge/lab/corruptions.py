@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pfge.lab.data.image_set import DataError
+from pfge.lab.data.in_memory.image_set import DataError
 from pfge.lab.data.seeding import derive_seed
 
 STRENGTHS = range(1, 6)

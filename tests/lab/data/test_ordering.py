@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pfge.lab.data.image_set import DataError
+from pfge.lab.data.in_memory.image_set import DataError
 from pfge.lab.data.ordering import EpochOrder
 
 

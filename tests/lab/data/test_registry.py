@@ -4,7 +4,7 @@ from types import ModuleType
 
 import pytest
 
-from pfge.lab.data.image_set import IMAGENET_NORMALIZATION, DataError, Normalization
+from pfge.lab.data.in_memory.image_set import IMAGENET_NORMALIZATION, DataError, Normalization
 from pfge.lab.data.registry import default_root, load_data
 from pfge.lab.data.sources import evaluation_batches
 from pfge.lab.data.splits import Splits

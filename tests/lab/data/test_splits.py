@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfge.lab.data.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
 from pfge.lab.data.splits import Splits, halve_test, split, stratified, take
 from tests.lab.data.made import random_images
 

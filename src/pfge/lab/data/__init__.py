@@ -1,8 +1,14 @@
 """Data sets: explicit splits, and batches that are pure functions of a seed and an iteration."""
 
-from pfge.lab.data.augmentation import Augmentation
-from pfge.lab.data.batches import EvaluationBatches, TrainingBatches
-from pfge.lab.data.image_set import IMAGENET_NORMALIZATION, DataError, DataWarning, ImageSet, Normalization
+from pfge.lab.data.in_memory.augmentation import Augmentation
+from pfge.lab.data.in_memory.batches import EvaluationBatches, TrainingBatches
+from pfge.lab.data.in_memory.image_set import (
+    IMAGENET_NORMALIZATION,
+    DataError,
+    DataWarning,
+    ImageSet,
+    Normalization,
+)
 from pfge.lab.data.registry import default_root, load_data
 from pfge.lab.data.sources import (
     Batch,

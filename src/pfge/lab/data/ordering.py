@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pfge.lab.data.image_set import DataError
+from pfge.lab.data.in_memory.image_set import DataError
 from pfge.lab.data.seeding import generator
 
 

@@ -10,11 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
-from pfge.lab.data.cifar import load_cifar
-from pfge.lab.data.cifar_files import CIFAR10, CIFAR100, Cifar
-from pfge.lab.data.digits import load_digits
-from pfge.lab.data.idx import FASHION_MNIST, MNIST, IdxData, load_idx
-from pfge.lab.data.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.readers.cifar import load_cifar
+from pfge.lab.data.readers.cifar_files import CIFAR10, CIFAR100, Cifar
+from pfge.lab.data.readers.digits import load_digits
+from pfge.lab.data.readers.idx import FASHION_MNIST, MNIST, IdxData, load_idx
 from pfge.lab.data.splits import Splits, split
 
 
@@ -88,21 +88,21 @@ def _idx(data: IdxData, request: _Request) -> Splits:
 
 def _imagenet(request: _Request) -> Splits:
     _require_pillow()
-    from pfge.lab.data.folders import stream_imagenet
+    from pfge.lab.data.pictures.folders import stream_imagenet
 
     return stream_imagenet(request.root, size=request.image_size or 224)
 
 
 def _folder(request: _Request) -> Splits:
     _require_pillow()
-    from pfge.lab.data.folders import load_folders
+    from pfge.lab.data.pictures.folders import load_folders
 
     return load_folders(request.root, size=request.image_size or 32)
 
 
 def _stream(request: _Request) -> Splits:
     _require_pillow()
-    from pfge.lab.data.folders import stream_folders
+    from pfge.lab.data.pictures.folders import stream_folders
 
     return stream_folders(request.root, size=request.image_size or 224)
 

@@ -6,9 +6,9 @@ from typing import Protocol, Self, TypeAlias
 import torch
 from torch import Tensor
 
-from pfge.lab.data.augmentation import Augmentation
-from pfge.lab.data.batches import EvaluationBatches, TrainingBatches
-from pfge.lab.data.image_set import ImageSet, Normalization
+from pfge.lab.data.in_memory.augmentation import Augmentation
+from pfge.lab.data.in_memory.batches import EvaluationBatches, TrainingBatches
+from pfge.lab.data.in_memory.image_set import ImageSet, Normalization
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 

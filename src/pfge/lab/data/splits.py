@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from pfge.lab.data.image_set import DataError, Normalization
+from pfge.lab.data.in_memory.image_set import DataError, Normalization
 from pfge.lab.data.seeding import generator
 from pfge.lab.data.sources import Images, Labelled
 

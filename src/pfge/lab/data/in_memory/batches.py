@@ -1,0 +1,110 @@
+"""Batches of an image set in memory: each a pure function of a seed and an iteration."""
+
+from collections.abc import Iterator
+from itertools import count
+
+from torch import Tensor
+
+from pfge.lab.data.in_memory.augmentation import Augmentation, crop_and_flip
+from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.in_memory.inputs import ToInputs, in_memory_order
+from pfge.lab.data.ordering import EpochOrder
+from pfge.lab.data.seeding import generator
+
+
+class TrainingBatches:
+    """Endless shuffled, augmented batches, of which any can be asked for by its iteration.
+
+    An epoch visits every image once, in an order that depends on the seed and the epoch; what is
+    done to the images of a batch depends on the seed and the iteration. Nothing is remembered
+    between batches, so a run resumes from an iteration number alone.
+
+    Args:
+        data: the images, on the device the batches are to be on.
+        normalization: applied after augmentation, so the border of a crop is black.
+        batch_size: images in a batch, over all processes.
+        seed: decides order and augmentation.
+        augmentation: random crop and flip.
+        drop_last: whether an epoch leaves out its last, smaller batch.
+        channels_last: whether the batches have the channels-last memory format.
+        share: which part of every batch is for this process, and the number of parts.
+    """
+
+    def __init__(
+        self,
+        data: ImageSet,
+        normalization: Normalization,
+        *,
+        batch_size: int,
+        seed: int,
+        augmentation: Augmentation,
+        drop_last: bool = True,
+        channels_last: bool = False,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
+        self._order = EpochOrder(
+            len(data), batch_size=batch_size, seed=seed, drop_last=drop_last, share=share
+        )
+        self._pixels = in_memory_order(data.images, channels_last)
+        self._labels = data.labels
+        self._to_inputs = ToInputs(normalization, data.images, channels_last=channels_last)
+        self._seed = seed
+        self._augmentation = augmentation
+        self._channels_last = channels_last
+
+    @property
+    def per_epoch(self) -> int:
+        """The number of batches in an epoch."""
+        return self._order.per_epoch
+
+    def at(self, iteration: int) -> tuple[Tensor, Tensor]:
+        """Returns the inputs and labels of an iteration, counted from 1."""
+        chosen = self._order.at(iteration).to(self._labels.device)
+        pixels = self._pixels.index_select(0, chosen)
+        if self._augmentation.crop_padding or self._augmentation.flip:
+            pixels = self._augment(pixels, iteration)
+        return self._to_inputs(pixels), self._labels.index_select(0, chosen)
+
+    def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the batches of the iterations after `iteration`, or every n-th of them, without end."""
+        return map(self.at, count(iteration + 1, every))
+
+    def _augment(self, pixels: Tensor, iteration: int) -> Tensor:
+        # Drawn for the whole batch before taking this process's share, so that dividing a batch
+        # among processes does not change its images.
+        drawn = self._augmentation.draw(
+            self._order.size_at(iteration), generator(self._seed, "augmentation", iteration)
+        )
+        top, left, mirrored = (self._order.share_of(values).to(pixels.device) for values in drawn)
+        padding = self._augmentation.crop_padding
+        return crop_and_flip(pixels, padding, top, left, mirrored, channels_last=self._channels_last)
+
+
+class EvaluationBatches:
+    """All images once, in their own order, as often as it is iterated.
+
+    Args:
+        data: the images, on the device the batches are to be on.
+        normalization: turns pixels into inputs.
+        batch_size: images in a batch; the last may have fewer.
+        channels_last: whether the batches have the channels-last memory format.
+    """
+
+    def __init__(
+        self, data: ImageSet, normalization: Normalization, *, batch_size: int, channels_last: bool = False
+    ) -> None:
+        if batch_size < 1:
+            raise DataError(f"batch_size must be at least 1, got {batch_size}")
+        self._data = data
+        self._to_inputs = ToInputs(normalization, data.images, channels_last=channels_last)
+        self._batch_size = batch_size
+        self._channels_last = channels_last
+
+    def __len__(self) -> int:
+        return -(-len(self._data) // self._batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, len(self._data), self._batch_size):
+            batch = slice(start, start + self._batch_size)
+            pixels = in_memory_order(self._data.images[batch], self._channels_last)
+            yield self._to_inputs(pixels), self._data.labels[batch]

@@ -1,0 +1,83 @@
+"""Picture files in class folders, found once."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pfge.lab.data.in_memory.image_set import DataError
+
+_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+@dataclass(frozen=True, eq=False)
+class PictureFiles:
+    """Picture files and their classes.
+
+    Attributes:
+        root: the folder of the class folders.
+        names: paths below `root`, as bytes in one array: worker processes share its memory, where
+            they would each end up with a copy of a million Python strings.
+        labels: int64 class numbers, [N].
+        class_names: the names of the class folders, sorted.
+    """
+
+    root: Path
+    names: NDArray[np.bytes_]
+    labels: Tensor
+    class_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def path(self, index: int) -> Path:
+        """Returns where a picture is."""
+        return self.root / os.fsdecode(bytes(self.names[index]))
+
+    def select(self, indices: Tensor | Sequence[int]) -> "PictureFiles":
+        """Returns the pictures at `indices`, in that order."""
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        return replace(self, names=self.names[chosen.numpy()], labels=self.labels[chosen])
+
+
+def find_pictures(root: Path) -> PictureFiles:
+    """Returns all pictures in the class folders of `root`, sorted by class and then by path."""
+    if not root.is_dir():
+        raise DataError(f"{root} must be a folder of class folders, but there is none; check the path")
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    if not classes:
+        raise DataError(f"{root} must have a folder for each class, but it has no folder at all")
+    names: list[bytes] = []
+    labels: list[int] = []
+    for label, class_name in enumerate(classes):
+        found = sorted(
+            os.fsencode(os.path.relpath(os.path.join(folder, file), root))  # noqa: PTH118 - a million files
+            for folder, _, files in os.walk(root / class_name)
+            for file in files
+            if file.lower().endswith(_SUFFIXES)
+        )
+        if not found:
+            raise DataError(
+                f"the class folder {root / class_name} has no pictures ({' '.join(_SUFFIXES)}); "
+                "add some or remove it"
+            )
+        names += found
+        labels += [label] * len(found)
+    return PictureFiles(root, np.array(names), torch.tensor(labels), tuple(classes))
+
+
+def check_same_classes(train: PictureFiles, other: PictureFiles) -> None:
+    """Raises DataError unless both have the same class folders."""
+    for have, lack in ((train, other), (other, train)):
+        missing = sorted(set(have.class_names) - set(lack.class_names))
+        if missing:
+            shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+            raise DataError(
+                f"{lack.root} lacks {len(missing)} class folders that {have.root} has: {shown}; "
+                "every class needs a folder in both"
+            )

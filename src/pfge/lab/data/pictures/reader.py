@@ -1,0 +1,132 @@
+"""Picture files decoded by worker processes, and what becomes of those that cannot be read."""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from pfge.lab.data.in_memory.image_set import DataError, DataWarning, Normalization
+from pfge.lab.data.in_memory.inputs import ToInputs
+from pfge.lab.data.pictures.decoding import centre_crop, open_picture, random_resized_crop
+from pfge.lab.data.pictures.files import PictureFiles
+from pfge.lab.data.seeding import generator
+from pfge.lab.data.sources import Batch
+
+_UNREADABLE_IN_A_ROW = 100
+
+Key: TypeAlias = tuple[int, int]  # epoch and index
+_Item: TypeAlias = tuple[Tensor, int, list[str]]
+_RawBatch: TypeAlias = tuple[Tensor, Tensor, list[list[str]]]
+
+
+class PicturesByKey(Dataset[_Item]):
+    """Pixels [H, W, C], label and unreadable files for each key.
+
+    A picture that cannot be read is replaced by the next one.
+
+    Args:
+        files: where the pictures are.
+        size: height and width of the pixels.
+        seed: decides the random crops, together with the key; None for centre crops.
+    """
+
+    def __init__(self, files: PictureFiles, size: int, seed: int | None) -> None:
+        self.files = files
+        self.size = size
+        self._seed = seed
+
+    def __getitem__(self, key: Key) -> _Item:
+        epoch, wanted = key
+        corrupt: list[str] = []
+        while len(corrupt) < _UNREADABLE_IN_A_ROW:
+            index = (wanted + len(corrupt)) % len(self.files)
+            path = self.files.path(index)
+            try:
+                picture = open_picture(path)
+            except Exception:  # whatever a decoder stumbles over, the file is not usable
+                corrupt.append(str(path))
+                continue
+            if self._seed is None:
+                pixels = centre_crop(picture, resize=round(self.size * 256 / 224), size=self.size)
+            else:
+                random = generator(self._seed, "picture", epoch, index)
+                pixels = random_resized_crop(picture, size=self.size, generator=random)
+            return pixels, int(self.files.labels[index]), corrupt
+        # The main process says what is wrong: an error from a worker would arrive as a traceback.
+        return torch.zeros(self.size, self.size, 3, dtype=torch.uint8), 0, corrupt
+
+
+class PictureReader:
+    """Reads batches of pictures, turns them into inputs and keeps count of the corrupt ones.
+
+    Args:
+        pictures: what to read.
+        normalization: turns pixels into inputs.
+        workers: processes that read; with 0 this one does.
+        device: where the batches are to be.
+        channels_last: whether the batches have the channels-last memory format.
+    """
+
+    def __init__(
+        self,
+        pictures: PicturesByKey,
+        normalization: Normalization,
+        workers: int,
+        device: torch.device | str,
+        channels_last: bool,
+    ) -> None:
+        self.corrupt: dict[str, None] = {}
+        self._pictures = pictures
+        self._workers = workers
+        self._device = torch.device(device)
+        self._channels_last = channels_last
+        example = torch.empty(0, 3, pictures.size, pictures.size, device=self._device)
+        self._to_inputs = ToInputs(normalization, example, channels_last=channels_last)
+
+    def read_here(self, keys: list[Key]) -> Batch:
+        """Returns one batch, read by this process."""
+        return self._deliver(_collate([self._pictures[key] for key in keys]))
+
+    def read(self, batches: Iterable[list[Key]]) -> Iterator[Batch]:
+        """Yields the batches, which the workers read ahead."""
+        loader = DataLoader(
+            self._pictures,
+            batch_sampler=batches,
+            num_workers=self._workers,
+            collate_fn=_collate,
+            pin_memory=self._device.type == "cuda",
+            # A loader draws a number for its workers; without this it would take it from the global stream.
+            generator=torch.Generator(),
+        )
+        return map(self._deliver, loader)
+
+    def _deliver(self, batch: _RawBatch) -> Batch:
+        pixels, labels, corrupt = batch
+        for names in corrupt:
+            self._count(names)
+        pixels = pixels.to(self._device, non_blocking=True)
+        inputs = self._to_inputs(pixels if self._channels_last else pixels.permute(0, 3, 1, 2))
+        return inputs, labels.to(self._device, non_blocking=True)
+
+    def _count(self, corrupt: list[str]) -> None:
+        if len(corrupt) == _UNREADABLE_IN_A_ROW:
+            raise DataError(
+                f"{len(corrupt)} pictures in a row could not be read, the first is {corrupt[0]}; "
+                "check that the disk is there and the files are pictures"
+            )
+        if not self.corrupt:
+            warnings.warn(
+                f"corrupt picture {corrupt[0]}: the next one takes its place; "
+                "this is said once, all are counted in `corrupt`",
+                DataWarning,
+                stacklevel=3,
+            )
+        self.corrupt.update(dict.fromkeys(corrupt))
+
+
+def _collate(items: list[_Item]) -> _RawBatch:
+    pixels, labels, corrupt = zip(*items, strict=True)
+    return torch.stack(pixels), torch.tensor(labels), [names for names in corrupt if names]

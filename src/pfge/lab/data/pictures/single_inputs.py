@@ -1,0 +1,54 @@
+"""Picture files of anybody's as inputs of a model, seen as it sees test images."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pfge.lab.data import DataError, Images, ImageSet, Normalization
+
+
+def read_picture_inputs(path: Path, data: Images, normalization: Normalization, shape: torch.Size) -> Tensor:
+    """Return one picture as inputs [C, H, W], normalised.
+
+    It is cropped to the shape of the data's images, around its middle, and made as large as they are.
+    Pictures of streamed data lose their border, as those of its test set do.
+
+    Args:
+        path: The file.
+        data: What the model was tested on.
+        normalization: Of that data.
+        shape: [C, H, W] of its images.
+
+    Raises:
+        DataError: The file cannot be read as a picture.
+    """
+    from PIL import Image, ImageOps
+
+    from pfge.lab.data.pictures.decoding import centre_crop, open_picture
+
+    channels, height, width = shape
+    try:
+        picture = open_picture(path)
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing; check the path") from None
+    except Exception as error:  # whatever a decoder stumbles over, the file is not usable
+        reason = "" if str(path) in str(error) else f": {error}"
+        raise DataError(f"{path} cannot be read as a picture{reason}") from None
+    if height == width:
+        resize = height if isinstance(data, ImageSet) else round(height * 256 / 224)
+        pixels = centre_crop(picture, resize=resize, size=height)
+    else:
+        fitted = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
+        pixels = torch.frombuffer(bytearray(fitted.tobytes()), dtype=torch.uint8).view(height, width, 3)
+    return normalization(_with_channels(pixels.permute(2, 0, 1), channels))
+
+
+def _with_channels(pixels: Tensor, channels: int) -> Tensor:
+    if channels == 3:
+        return pixels
+    if channels != 1:
+        raise DataError(f"pictures have 3 channels, or 1 if they are grey, and the data has {channels}")
+    # The luma of ITU-R 601, by which Pillow and others make grey of colours.
+    luma = torch.tensor([0.299, 0.587, 0.114])[:, None, None]
+    return (pixels.float() * luma).sum(dim=0, keepdim=True).round().to(torch.uint8)

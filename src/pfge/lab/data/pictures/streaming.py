@@ -1,0 +1,132 @@
+"""Batches of picture files, read by worker processes: as reproducible as batches from memory."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from pfge.lab.data.in_memory.image_set import DataError, Normalization
+from pfge.lab.data.ordering import EpochOrder
+from pfge.lab.data.pictures.files import PictureFiles
+from pfge.lab.data.pictures.reader import Key, PictureReader, PicturesByKey
+from pfge.lab.data.sources import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedPictures:
+    """Picture files that are decoded only when a batch needs them.
+
+    Attributes:
+        files: where the pictures are.
+        size: height and width of the inputs.
+    """
+
+    files: PictureFiles
+    size: int = 224
+
+    @property
+    def labels(self) -> Tensor:
+        """The class number of each picture, int64 [N]."""
+        return self.files.labels
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What each class number stands for."""
+        return self.files.class_names
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def select(self, indices: Tensor | Sequence[int]) -> "StreamedPictures":
+        """Returns the pictures at `indices`, in that order."""
+        return replace(self, files=self.files.select(indices))
+
+    def training_batches(
+        self,
+        normalization: Normalization,
+        *,
+        batch_size: int,
+        seed: int,
+        share: tuple[int, int] = (0, 1),
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        channels_last: bool = False,
+    ) -> "StreamedTraining":
+        """Returns endless shuffled batches of random resized crops, half of them mirrored."""
+        order = EpochOrder(len(self), batch_size=batch_size, seed=seed, share=share)
+        reader = PictureReader(
+            PicturesByKey(self.files, self.size, seed), normalization, workers, device, channels_last
+        )
+        return StreamedTraining(order, reader)
+
+    def evaluation_batches(
+        self,
+        normalization: Normalization,
+        *,
+        batch_size: int,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        channels_last: bool = False,
+    ) -> "StreamedEvaluation":
+        """Returns all pictures in order, resized and cropped to their centre."""
+        reader = PictureReader(
+            PicturesByKey(self.files, self.size, None), normalization, workers, device, channels_last
+        )
+        return StreamedEvaluation(len(self), batch_size, reader)
+
+
+class StreamedTraining:
+    """Endless training batches; each is a pure function of the seed and the iteration."""
+
+    def __init__(self, order: EpochOrder, reader: PictureReader) -> None:
+        self._order = order
+        self._reader = reader
+
+    @property
+    def per_epoch(self) -> int:
+        """The number of batches in an epoch."""
+        return self._order.per_epoch
+
+    @property
+    def corrupt(self) -> tuple[str, ...]:
+        """The pictures that could not be read so far, in the order they were met."""
+        return tuple(self._reader.corrupt)
+
+    def at(self, iteration: int) -> Batch:
+        """Returns the batch of an iteration, counted from 1, read by this process."""
+        return self._reader.read_here(self._keys(iteration))
+
+    def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[Batch]:
+        """Yields the batches of the iterations after `iteration`, or every n-th of them, without end."""
+        return self._reader.read(map(self._keys, count(iteration + 1, every)))
+
+    def _keys(self, iteration: int) -> list[Key]:
+        epoch = (iteration - 1) // self.per_epoch
+        return [(epoch, index) for index in self._order.at(iteration).tolist()]
+
+
+class StreamedEvaluation:
+    """All pictures once, in their own order, as often as it is iterated."""
+
+    def __init__(self, pictures: int, batch_size: int, reader: PictureReader) -> None:
+        if batch_size < 1:
+            raise DataError(f"batch_size must be at least 1, got {batch_size}")
+        self._starts = range(0, pictures, batch_size)
+        self._pictures = pictures
+        self._reader = reader
+
+    @property
+    def corrupt(self) -> tuple[str, ...]:
+        """The pictures that could not be read so far, in the order they were met."""
+        return tuple(self._reader.corrupt)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._reader.read(
+            [(0, index) for index in range(start, min(start + self._starts.step, self._pictures))]
+            for start in self._starts
+        )

@@ -1,0 +1,1 @@
+"""Published data sets, read from the files in which they come."""

@@ -1,0 +1,43 @@
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from pfge.lab.data import DataError, ImageSet, Normalization
+from pfge.lab.data.pictures.single_inputs import read_picture_inputs
+
+
+def data(channels: int, height: int, width: int) -> tuple[ImageSet, Normalization, torch.Size]:
+    images = torch.zeros(1, channels, height, width, dtype=torch.uint8)
+    normalization = Normalization((0.0,) * channels, (1.0,) * channels)
+    return ImageSet(images, torch.zeros(1, dtype=torch.int64), ("a",)), normalization, images.shape[1:]
+
+
+def test_a_wide_picture_keeps_the_shape_of_wide_data(tmp_path: Path) -> None:
+    pixels = torch.arange(4 * 8 * 3, dtype=torch.uint8).view(4, 8, 3)
+    Image.fromarray(pixels.numpy()).save(tmp_path / "p.png")
+    found = read_picture_inputs(tmp_path / "p.png", *data(3, 4, 8))
+    torch.testing.assert_close(found, pixels.permute(2, 0, 1) / 255)
+
+
+def test_the_middle_of_a_long_picture_is_taken(tmp_path: Path) -> None:
+    pixels = torch.zeros(4, 12, 3, dtype=torch.uint8)
+    pixels[:, 4:8] = 255
+    Image.fromarray(pixels.numpy()).save(tmp_path / "p.png")
+    assert read_picture_inputs(tmp_path / "p.png", *data(3, 4, 4)).tolist() == torch.ones(3, 4, 4).tolist()
+
+
+def test_colours_become_grey_as_in_pillow(tmp_path: Path) -> None:
+    pixels = torch.randint(256, (8, 8, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    picture = Image.fromarray(pixels.numpy())
+    picture.save(tmp_path / "p.png")
+    expected = torch.frombuffer(bytearray(picture.convert("L").tobytes()), dtype=torch.uint8).view(1, 8, 8)
+    found = read_picture_inputs(tmp_path / "p.png", *data(1, 8, 8))
+    assert (found * 255 - expected).abs().max() < 1.01  # one of them rounds, the other cuts off
+
+
+def test_data_of_other_channels_is_refused(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "p.png")
+    with pytest.raises(DataError, match="3 channels, or 1 if they are grey, and the data has 4"):
+        read_picture_inputs(tmp_path / "p.png", *data(4, 4, 4))

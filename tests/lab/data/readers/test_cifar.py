@@ -1,0 +1,211 @@
+import hashlib
+import struct
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pfge.lab.data.in_memory.image_set import DataError
+from pfge.lab.data.readers.cifar import load_cifar
+from pfge.lab.data.readers.cifar_files import CIFAR10, CIFAR100, Cifar, CifarLayout
+
+IMAGES = 4  # in each made file
+BINARY, PICKLED = 0, 1
+EITHER_SET = pytest.mark.parametrize("cifar", [CIFAR10, CIFAR100], ids=lambda cifar: cifar.name)
+
+
+def small(cifar: Cifar) -> Cifar:
+    """The data set with a few images in each file, and no published md5."""
+
+    def shrunk(layout: CifarLayout) -> CifarLayout:
+        train, test = (
+            tuple(replace(file, images=IMAGES, md5=None) for file in files)
+            for files in (layout.train, layout.test)
+        )
+        return replace(layout, train=train, test=test)
+
+    return replace(cifar, layouts=tuple(shrunk(layout) for layout in cifar.layouts))
+
+
+def python2_string(text: bytes) -> bytes:
+    return b"T" + struct.pack("<i", len(text)) + text
+
+
+def python2_list(items: list[bytes]) -> bytes:
+    return b"](" + b"".join(items) + b"e"
+
+
+def python2_pickle(values: dict[str, bytes]) -> bytes:
+    """A dict as Python 2's cPickle wrote it; the values are given in that form."""
+    items = [python2_string(key.encode()) + value for key, value in values.items()]
+    return b"\x80\x02}(" + b"".join(items) + b"u."
+
+
+def python2_array(array: np.ndarray) -> bytes:
+    shape = b"".join(b"J" + struct.pack("<i", side) for side in array.shape)
+    return (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01" + shape + b"\x86"
+        b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        b"\x89" + python2_string(array.tobytes()) + b"tb"
+    )
+
+
+def write(cifar: Cifar, kind: int, root: Path, *, seed: int = 0) -> Path:
+    """Writes the same made data in one of the two layouts; returns the folder."""
+    layout, random = cifar.layouts[kind], np.random.default_rng(seed)
+    classes = 10 if cifar.name == "cifar10" else 100
+    folder = root / layout.folder
+    folder.mkdir(parents=True)
+    names = [f"class{number}" for number in range(classes)]
+    for file in (*layout.train, *layout.test):
+        labels = random.integers(classes, size=IMAGES, dtype=np.uint8)
+        pixels = random.integers(256, size=(IMAGES, 3072), dtype=np.uint8)
+        superclasses = np.full((IMAGES, cifar.label_bytes - 1), 7, dtype=np.uint8)
+        if layout.pickled:
+            label_items = python2_list([b"K" + bytes([label]) for label in labels])
+            content = python2_pickle({"data": python2_array(pixels), cifar.label_key: label_items})
+        else:
+            content = np.concatenate([superclasses, labels[:, None], pixels], axis=1).tobytes()
+        (folder / file.name).write_bytes(content)
+    if layout.pickled:
+        listed = python2_list([python2_string(name.encode()) for name in names])
+        (folder / layout.names).write_bytes(python2_pickle({cifar.names_key: listed}))
+    else:
+        (folder / layout.names).write_text("\n".join(names) + "\n\n")
+    return folder
+
+
+@EITHER_SET
+def test_both_layouts_give_the_same_tensors(cifar: Cifar, tmp_path: Path):
+    cifar = small(cifar)
+    write(cifar, BINARY, tmp_path / "binary")
+    write(cifar, PICKLED, tmp_path / "pickled")
+    binary, pickled = (load_cifar(cifar, tmp_path / name) for name in ("binary", "pickled"))
+    for one, other in zip(binary, pickled, strict=True):
+        assert torch.equal(one.images, other.images)
+        assert torch.equal(one.labels, other.labels)
+        assert one.class_names == other.class_names
+
+
+def test_images_are_read_in_order_as_planes_of_red_green_and_blue(tmp_path: Path):
+    cifar = small(CIFAR10)
+    folder = write(cifar, BINARY, tmp_path)
+    record = bytes([3]) + bytes([10] * 1024) + bytes([20] * 1024) + bytes([30] * 31) + bytes([40] * 993)
+    second = folder / "data_batch_2.bin"
+    second.write_bytes(record + second.read_bytes()[3073:])
+    train, _ = load_cifar(cifar, tmp_path)
+    image = train.images[IMAGES]
+    assert train.labels[IMAGES] == 3
+    assert image[:, 0, 0].tolist() == [10, 20, 30]
+    assert image[2, 0, 30:].tolist() == [30, 40]
+
+
+def test_the_fine_label_is_the_class_of_cifar100(tmp_path: Path):
+    cifar = small(CIFAR100)
+    folder = write(cifar, BINARY, tmp_path)
+    stored = np.fromfile(folder / "train.bin", dtype=np.uint8).reshape(IMAGES, 3074)
+    train, _ = load_cifar(cifar, tmp_path)
+    assert train.labels.tolist() == stored[:, 1].tolist()
+
+
+def test_the_folder_of_the_data_can_itself_be_the_root(tmp_path: Path):
+    folder = write(small(CIFAR10), BINARY, tmp_path)
+    train, test = load_cifar(small(CIFAR10), folder)
+    assert (len(train), len(test)) == (5 * IMAGES, IMAGES)
+
+
+def test_a_truncated_binary_file_is_named_with_both_sizes(tmp_path: Path):
+    path = write(small(CIFAR10), BINARY, tmp_path) / "data_batch_3.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(
+        DataError, match=rf"{path} must have 12292 bytes for 4 images, found 12291; it is trunc"
+    ):
+        load_cifar(small(CIFAR10), tmp_path)
+
+
+def test_a_truncated_pickle_is_named(tmp_path: Path):
+    path = write(small(CIFAR10), PICKLED, tmp_path) / "data_batch_3"
+    path.write_bytes(path.read_bytes()[:-9000])
+    with pytest.raises(DataError, match=f"{path} was refused"):
+        load_cifar(small(CIFAR10), tmp_path)
+
+
+def test_a_pickle_with_too_few_images_is_named(tmp_path: Path):
+    path = write(small(CIFAR10), PICKLED, tmp_path) / "test_batch"
+    array = python2_array(np.zeros((3, 3072), dtype=np.uint8))
+    path.write_bytes(python2_pickle({"data": array, "labels": python2_list([b"K\x01"] * 4)}))
+    with pytest.raises(DataError, match=rf"{path} must hold 4 .* got 4 and uint8 \[3, 3072\]"):
+        load_cifar(small(CIFAR10), tmp_path)
+
+
+def test_a_pickle_without_labels_is_named(tmp_path: Path):
+    path = write(small(CIFAR10), PICKLED, tmp_path) / "test_batch"
+    path.write_bytes(python2_pickle({}))
+    with pytest.raises(DataError, match=f"{path} must hold a list under 'labels'"):
+        load_cifar(small(CIFAR10), tmp_path)
+
+
+def test_a_label_out_of_range_is_named_with_its_file(tmp_path: Path):
+    path = write(small(CIFAR10), BINARY, tmp_path) / "test_batch.bin"
+    path.write_bytes(bytes([10]) + path.read_bytes()[1:])
+    with pytest.raises(DataError, match=rf"{path}: labels must lie in 0\.\.9 .* got 10 at image 0"):
+        load_cifar(small(CIFAR10), tmp_path)
+
+
+@pytest.mark.parametrize("kind", [BINARY, PICKLED])
+def test_a_wrong_md5_is_refused_unless_verification_is_off(tmp_path: Path, kind: int):
+    cifar = small(CIFAR10)
+    folder = write(cifar, kind, tmp_path)
+    layout = cifar.layouts[kind]
+    path = folder / layout.test[0].name
+    found = hashlib.md5(path.read_bytes()).hexdigest()
+    expected = CIFAR10.layouts[kind].test[0].md5
+    layouts = list(cifar.layouts)
+    layouts[kind] = replace(layout, test=(replace(layout.test[0], md5=expected),))
+    cifar = replace(cifar, layouts=tuple(layouts))
+    with pytest.raises(DataError, match=f"{path} must have the published md5 {expected}, found {found}"):
+        load_cifar(cifar, tmp_path)
+    assert len(load_cifar(cifar, tmp_path, verify=False)[1]) == IMAGES
+
+
+def test_missing_data_is_reported_with_the_searched_folders_and_the_remedy(tmp_path: Path):
+    with pytest.raises(DataError) as caught:
+        load_cifar(CIFAR100, tmp_path)
+    message = str(caught.value)
+    assert message.startswith("cifar100 was not found in ")
+    assert str(tmp_path / "cifar-100-binary") in message
+    assert str(tmp_path / "cifar-100-python") in message
+    assert message.endswith("use --download, or put the files there")
+
+
+def test_an_incomplete_folder_is_reported_with_what_it_lacks(tmp_path: Path):
+    folder = write(small(CIFAR10), BINARY, tmp_path)
+    (folder / "data_batch_4.bin").unlink()
+    with pytest.raises(DataError, match=rf"{folder} \(lacks data_batch_4.bin\)"):
+        load_cifar(small(CIFAR10), tmp_path)
+
+
+def test_data_is_downloaded_on_request_and_then_found(tmp_path: Path):
+    cifar = small(CIFAR10)
+    folder = write(cifar, BINARY, tmp_path / "site")
+    archive = tmp_path / "site" / "archive.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, arcname=folder.name)
+    layout = replace(
+        cifar.layouts[BINARY], url=archive.as_uri(), md5=hashlib.md5(archive.read_bytes()).hexdigest()
+    )
+    cifar = replace(cifar, layouts=(layout, cifar.layouts[PICKLED]))
+    fetched, _ = load_cifar(cifar, tmp_path / "data", download=True)
+    found, _ = load_cifar(cifar, tmp_path / "data")
+    assert torch.equal(fetched.images, found.images)
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["cifar-10-batches-bin"]
+
+
+def test_the_official_files_hold_fifty_thousand_training_and_ten_thousand_test_images():
+    for layout in (*CIFAR10.layouts, *CIFAR100.layouts):
+        assert sum(file.images for file in layout.train) == 50_000
+        assert sum(file.images for file in layout.test) == 10_000
+        assert layout.url.startswith("https://www.cs.toronto.edu/~kriz/")
