@@ -18,10 +18,10 @@ from pfge.cli.main import main
 from pfge.lab.bench import Bench
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation import measure
-from pfge.lab.follower_store import FollowerStore
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
+from pfge.lab.training.follower_store import FollowerStore
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import read_tensors
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, run, tiny

@@ -27,8 +27,8 @@ def run(options: argparse.Namespace) -> int:
     experiment, folder = load_chosen_experiment(options)
 
     from pfge.cli.tables import print_start_weights
-    from pfge.lab.pretrain import pretrain
     from pfge.lab.run.progress import Reporter
+    from pfge.lab.training.pretrain import pretrain
 
     print_start_weights(pretrain(experiment, folder, Reporter()))
     return 0

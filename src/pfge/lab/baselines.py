@@ -3,7 +3,7 @@
 from pfge.lab.bench import Bench
 from pfge.lab.mc_dropout import MCDropout
 from pfge.lab.measuring import record_ensemble, saved_ensemble
-from pfge.lab.pretrain import find_w0, pretraining_iterations
+from pfge.lab.training.pretrain import find_w0, pretraining_iterations
 from pfge.weights import Weights
 
 

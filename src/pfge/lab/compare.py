@@ -8,14 +8,14 @@ from typing import Any
 from pfge.collectors import Collector
 from pfge.lab.baselines import make_deep_ensemble, make_mc_dropout
 from pfge.lab.bench import Bench, make_sgd, open_bench
-from pfge.lab.branch import Branch
 from pfge.lab.config.schema import Experiment
-from pfge.lab.follower_store import FollowerStore
 from pfge.lab.measuring import expected_rows, is_saved, measured_rows, record_collected, record_ensemble
-from pfge.lab.pretrain import find_w0
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import read_results
-from pfge.lab.walk import walk
+from pfge.lab.training.follower_store import FollowerStore
+from pfge.lab.training.fork import Branch
+from pfge.lab.training.pretrain import find_w0
+from pfge.lab.training.resumable import walk
 from pfge.methods import LISTENERS, Setting, make_collector
 from pfge.schedules import Schedule
 from pfge.storage.checkpoint import save_checkpoint

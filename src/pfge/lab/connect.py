@@ -12,12 +12,12 @@ from pfge.connectivity.curves import Bezier
 from pfge.ensemble import Ensemble
 from pfge.lab.bench import Bench
 from pfge.lab.config.schema import ConnectSettings
-from pfge.lab.curve_walk import trace, walk_curve
 from pfge.lab.data.seeding import generator
 from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import append_result, read_results
+from pfge.lab.training.resumable_curve import trace, walk_curve
 from pfge.storage.checkpoint import save_checkpoint
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError

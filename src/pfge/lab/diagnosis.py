@@ -12,9 +12,9 @@ from pfge.lab.bench import Bench
 from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
 from pfge.lab.pool import Pool
-from pfge.lab.pretrain import find_w0
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
+from pfge.lab.training.pretrain import find_w0
 from pfge.methods import Setting
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError

@@ -18,10 +18,10 @@ from pfge.lab.engine import Engine
 from pfge.lab.evaluation import measure
 from pfge.lab.measuring import expected_rows
 from pfge.lab.pool import Pool
-from pfge.lab.pretrain import find_w0
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import append_result, read_results
+from pfge.lab.training.pretrain import find_w0
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pfge import FGE, PFGE, Trajectory, copy_weights, load_checkpoint, save_checkpoint, view_weights
-from pfge.lab.branch import Branch
+from pfge.lab.training.fork import Branch
 from pfge.weights import Weights
 from tests.toys import advance, assert_same_weights, make_mlp, make_sgd, train
 

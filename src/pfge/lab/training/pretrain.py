@@ -9,8 +9,8 @@ from pfge.lab.bench import Bench, make_sgd, open_bench
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.run.progress import Reporter
-from pfge.lab.start_weights import load_start_weights
-from pfge.lab.walk import walk
+from pfge.lab.training.import_weights import load_start_weights
+from pfge.lab.training.resumable import walk
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import read_tensors, write_tensors
 from pfge.trajectory import Trajectory

@@ -12,14 +12,14 @@ from torch import nn
 from pfge import Ensemble, view_weights
 from pfge.lab.bench import open_bench
 from pfge.lab.config.schema import ConfigError, Experiment
-from pfge.lab.pretrain import find_w0, pretrain
 from pfge.lab.run.progress import Reporter
+from pfge.lab.training.pretrain import find_w0, pretrain
 from pfge.storage.files import read_tensors, write_tensors
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
 from tests.toys import assert_same_weights
 
 QUIET = Reporter(quiet=True)
-FLAT = "model.name=tests.lab.test_pretrain:make_flat"
+FLAT = "model.name=tests.lab.training.test_pretrain:make_flat"
 
 
 def make_flat(classes: int, *, value: float = 0.0, bias: bool = True, fails: bool = False) -> nn.Module:

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pfge import StorageError, view_weights
-from pfge.lab.start_weights import load_start_weights, read_start_weights
+from pfge.lab.training.import_weights import load_start_weights, read_start_weights
 from tests.toys import assert_same_weights, make_mlp
 
 

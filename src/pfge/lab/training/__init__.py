@@ -1,0 +1,1 @@
+"""Training that continues bit for bit after it was stopped."""
