@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pfge import Ensemble, view_weights
 from pfge.lab.data import ImageSet, Normalization, evaluation_batches
-from pfge.lab.evaluation import evaluate
+from pfge.lab.evaluation.evaluate import evaluate
 from pfge.lab.heap import keep_freed_memory
 from pfge.lab.models import build_model
 

@@ -9,8 +9,8 @@ import torch
 
 from pfge import Ensemble
 from pfge.cli.main import main
-from pfge.lab.corruptions import corrupt
 from pfge.lab.data import ImageSet, Normalization, Splits, load_data
+from pfge.lab.evaluation.corruptions import corrupt
 from pfge.lab.models import build_model
 from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
 from tests.lab.tiny import run, tiny

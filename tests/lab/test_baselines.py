@@ -11,7 +11,7 @@ from pfge import EMA, FGE, CosineRestarts, Ensemble, Trajectory, Weights, follow
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed
-from pfge.lab.mc_dropout import MCDropout
+from pfge.lab.evaluation.mc_dropout import MCDropout
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import read_tensors
 from tests.lab.test_compare import HIGH, LOW, batches, loss, make_sgd, run_alone, saved, small_conv

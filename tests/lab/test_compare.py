@@ -425,8 +425,11 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
 @pytest.mark.parametrize(
     ("place", "applies"),
     [
-        ("pfge.lab.measuring.append_result", lambda *call: call[1]["method"] == "FGE"),  # FGE* is there
-        ("pfge.lab.measuring.append_result", lambda *call: call[1]["method"] == "PFGE"),
+        (
+            "pfge.lab.evaluation.record.append_result",
+            lambda *call: call[1]["method"] == "FGE",
+        ),  # FGE* is there
+        ("pfge.lab.evaluation.record.append_result", lambda *call: call[1]["method"] == "PFGE"),
         (
             "pfge.storage.ensemble_folder.write_json",
             lambda *call: call[0].parts[-3:-1] == ("ensembles", "FGE"),

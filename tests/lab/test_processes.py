@@ -17,7 +17,7 @@ from pfge import Ensemble, copy_weights, view_weights
 from pfge.cli.main import main
 from pfge.lab.bench import Bench
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation import measure
+from pfge.lab.evaluation.evaluate import measure
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter

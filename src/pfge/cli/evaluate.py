@@ -49,7 +49,7 @@ def add_parser(commands: "SubParsers") -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure the ensemble, print the tables and write the JSON."""
     from pfge.cli.tables import print_assessment
-    from pfge.lab.assessment import assess, calibrate
+    from pfge.lab.evaluation.robustness import assess, calibrate
     from pfge.lab.run.folder import describe_environment
     from pfge.storage.files import write_json
 

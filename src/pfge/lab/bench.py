@@ -29,8 +29,8 @@ from pfge.lab.data import (
 )
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation import Evaluation, evaluate, predict
-from pfge.lab.mc_dropout import has_dropout
+from pfge.lab.evaluation.evaluate import Evaluation, evaluate, predict
+from pfge.lab.evaluation.mc_dropout import has_dropout
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.loggers import Log, open_log

@@ -9,7 +9,13 @@ from pfge.collectors import Collector
 from pfge.lab.baselines import make_deep_ensemble, make_mc_dropout
 from pfge.lab.bench import Bench, make_sgd, open_bench
 from pfge.lab.config.schema import Experiment
-from pfge.lab.measuring import expected_rows, is_saved, measured_rows, record_collected, record_ensemble
+from pfge.lab.evaluation.record import (
+    expected_rows,
+    is_saved,
+    measured_rows,
+    record_collected,
+    record_ensemble,
+)
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import read_results
 from pfge.lab.training.follower_store import FollowerStore

@@ -11,7 +11,7 @@ from pfge.ensemble import Ensemble
 from pfge.lab.bench import Bench
 from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
-from pfge.lab.pool import Pool
+from pfge.lab.evaluation.pool import Pool
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.training.pretrain import find_w0

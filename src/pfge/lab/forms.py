@@ -15,9 +15,9 @@ from pfge.ensemble import Ensemble
 from pfge.lab.bench import Bench
 from pfge.lab.data import Images
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation import measure
-from pfge.lab.measuring import expected_rows
-from pfge.lab.pool import Pool
+from pfge.lab.evaluation.evaluate import measure
+from pfge.lab.evaluation.pool import Pool
+from pfge.lab.evaluation.record import expected_rows
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import append_result, read_results

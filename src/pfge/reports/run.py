@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.measuring import expected_rows
+from pfge.lab.evaluation.record import expected_rows
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import read_results
 from pfge.methods import METHODS, Setting

@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 from pfge.ensemble import Ensemble
 from pfge.lab.bench import Bench
-from pfge.lab.corrupted_images import corrupted
-from pfge.lab.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
 from pfge.lab.data import DataError, Images, Splits, evaluation_batches, load_data, take
-from pfge.lab.evaluation import measure
-from pfge.lab.ood import ood_metrics, ood_scores
-from pfge.lab.pool import Pool
+from pfge.lab.evaluation.corrupted_images import corrupted
+from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
+from pfge.lab.evaluation.evaluate import measure
+from pfge.lab.evaluation.ood import ood_metrics, ood_scores
+from pfge.lab.evaluation.pool import Pool
 from pfge.metrics.scores import score_examples
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.ensemble_folder import temperature_entries

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pfge.lab.pool import Pool
+from pfge.lab.evaluation.pool import Pool
 
 MEMBERS = torch.randn(5, 40, 3, generator=torch.Generator().manual_seed(0)).double().mul(2).softmax(dim=2)
 

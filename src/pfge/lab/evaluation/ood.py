@@ -5,8 +5,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from pfge.lab.evaluation.pool import Pool
 from pfge.lab.models.torchvision_models import import_torchvision
-from pfge.lab.pool import Pool
 from pfge.metrics.uncertainty import predictive_entropy
 
 

@@ -11,7 +11,7 @@ from pfge.calibration import fit_temperature, log_probabilities
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images
 from pfge.lab.engine import Engine
-from pfge.lab.pool import Pool
+from pfge.lab.evaluation.pool import Pool
 from pfge.metrics.scores import Scores, score_examples
 
 

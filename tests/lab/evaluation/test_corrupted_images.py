@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfge.lab.corrupted_images import corrupted
-from pfge.lab.corruptions import CORRUPTIONS, corrupt
 from pfge.lab.data import IMAGENET_NORMALIZATION, DataError, ImageSet, evaluation_batches, training_batches
 from pfge.lab.data.pictures.files import find_pictures
 from pfge.lab.data.pictures.streaming import StreamedPictures
+from pfge.lab.evaluation.corrupted_images import corrupted
+from pfge.lab.evaluation.corruptions import CORRUPTIONS, corrupt
 from tests.lab.data.made import random_images, write_pictures
 
 

@@ -7,10 +7,10 @@ from typing import Never, Self, overload
 import torch
 from torch import Tensor
 
-from pfge.lab.corruptions import corrupt, require_corruption
 from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
 from pfge.lab.data.in_memory.inputs import ToInputs, in_memory_order
 from pfge.lab.data.sources import Batch, EvaluationSource, Images, StreamedImages
+from pfge.lab.evaluation.corruptions import corrupt, require_corruption
 
 
 @overload
@@ -26,7 +26,7 @@ def corrupted(data: Images, name: str, strength: int, seed: int) -> Images:
 
     Args:
         data: images in memory or streamed; streamed ones are for evaluation only.
-        name: one of `pfge.lab.corruptions.CORRUPTIONS`.
+        name: one of `pfge.lab.evaluation.corruptions.CORRUPTIONS`.
         strength: from 1, mild, to 5.
         seed: decides random corruptions, together with an image's position in `data`.
     """

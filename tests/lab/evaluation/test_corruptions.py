@@ -7,8 +7,8 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from pfge.lab.corruptions import CORRUPTIONS, STRENGTHS, corrupt
 from pfge.lab.data import DataError
+from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, corrupt
 from tests.lab.data.made import random_images
 
 every_corruption = pytest.mark.parametrize("name", CORRUPTIONS)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from torch import Tensor
 
-from pfge.lab.ood import ood_metrics, ood_scores
-from pfge.lab.pool import Pool
+from pfge.lab.evaluation.ood import ood_metrics, ood_scores
+from pfge.lab.evaluation.pool import Pool
 
 FIRST = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
 SECOND = torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]])

@@ -1,0 +1,1 @@
+"""What an ensemble is worth on data."""
