@@ -26,10 +26,10 @@ from benchmarks import shipped as ways
 from benchmarks.shipped import Predict, Shipped, Way, peak_bytes
 from pfge import Ensemble, compress, fit_cascade
 from pfge.lab.bench import Bench
-from pfge.lab.compare import compare
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import evaluation_batches, take
 from pfge.lab.engine import Engine
+from pfge.lab.experiments.compare import compare
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter

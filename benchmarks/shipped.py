@@ -17,7 +17,7 @@ from pfge.export import export_onnx
 from pfge.weights import load_weights
 
 Predict = Callable[[], Tensor]
-LIBRARIES = ["onnxruntime", "pfge.export", "pfge.lab.compare"]
+LIBRARIES = ["onnxruntime", "pfge.export", "pfge.lab.experiments.compare"]
 
 
 @dataclass(frozen=True)

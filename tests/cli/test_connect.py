@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pfge.cli.main import main
-from tests.lab.test_connect import SETTINGS
+from tests.lab.experiments.test_connect import SETTINGS
 from tests.lab.tiny import counted_steps, run, tiny
 
 Captured = pytest.CaptureFixture[str]

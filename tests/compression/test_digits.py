@@ -9,10 +9,10 @@ from torch import Tensor
 
 from pfge import Cascade, Ensemble, compress, fit_cascade, kl_divergence, negative_log_likelihood
 from pfge.lab.bench import Bench
-from pfge.lab.compare import compare
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import Batch
 from pfge.lab.engine import Engine
+from pfge.lab.experiments.compare import compare
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from pfge.lab.compare import compare
 from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import load_experiment
+from pfge.lab.experiments.compare import compare
 from pfge.lab.run.progress import Reporter
 
 SETTINGS = (

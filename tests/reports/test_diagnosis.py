@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pfge.lab.diagnosis import Diagnosis, Pair
+from pfge.lab.experiments.diagnose import Diagnosis, Pair
 from pfge.reports.diagnosis import COLUMNS, in_words, pair_cells
 
 PAIRS = [Pair((1, 2), 0.06, 40.0, 0.20, 0.005, 0.05), Pair((2, 3), 0.05, 30.0, 0.18, -0.001, 0.04)]

@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     experiment, folder = load_chosen_experiment(options)
 
     from pfge.cli.tables import print_comparison
-    from pfge.lab.compare import compare
+    from pfge.lab.experiments.compare import compare
     from pfge.lab.run.progress import Reporter
 
     results = compare(experiment, folder, Reporter())

@@ -38,7 +38,7 @@ def add_parser(commands: "SubParsers") -> None:
 def run(options: argparse.Namespace) -> int:
     """Connect the members, print the tables and draw the figure."""
     from pfge.cli.tables import print_connectivity
-    from pfge.lab.connect import connect
+    from pfge.lab.experiments.connect import connect
     from pfge.lab.run.progress import Reporter
     from pfge.reports.curve_figure import draw_curves
     from pfge.storage.files import write_text

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from pfge.cli.tables import print_diagnosis
-    from pfge.lab.diagnosis import diagnose
+    from pfge.lab.experiments.diagnose import diagnose
     from pfge.lab.run.progress import Reporter
     from pfge.storage.files import write_json
 

@@ -26,7 +26,7 @@ def add_parser(commands: "SubParsers") -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure the forms and print the table."""
     from pfge.cli.tables import print_forms
-    from pfge.lab.forms import measure_forms
+    from pfge.lab.experiments.formats import measure_forms
     from pfge.lab.run.progress import Reporter
 
     print_forms(measure_forms(options.folder, Reporter(), overrides=options.set), options.folder)

@@ -33,7 +33,7 @@ def add_parser(commands: "SubParsers") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure the grid, write it and its picture."""
-    from pfge.lab.landscape import make_landscape
+    from pfge.lab.experiments.landscape import make_landscape
     from pfge.lab.run.progress import Reporter
     from pfge.reports.landscape_figure import draw_landscape
     from pfge.storage.files import write_json, write_text

@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import distributed
 
 from pfge.lab.config.schema import Experiment
-from pfge.lab.diagnosis import Diagnosis
+from pfge.lab.experiments.diagnose import Diagnosis
 from pfge.lab.planner import Plan
 from pfge.lab.run.folder import RunFolder
 from pfge.metrics.scores import Scores

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import isclose
 
-from pfge.lab.diagnosis import Diagnosis
+from pfge.lab.experiments.diagnose import Diagnosis
 
 COLUMNS = ("members", "distance %", "angle °", "training loss", "half-way", "disagree %")
 

@@ -22,10 +22,10 @@ from pfge import (
     trained_names,
     view_weights,
 )
-from pfge.lab import connect as connecting
-from pfge.lab.connect import Pair, choose_pairs, connect
 from pfge.lab.data import Augmentation, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed, generator
+from pfge.lab.experiments import connect as connecting
+from pfge.lab.experiments.connect import Pair, choose_pairs, connect
 from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.schedules import pretraining_schedule

@@ -30,9 +30,9 @@ from pfge import (
     refresh_batch_norm,
     view_weights,
 )
-from pfge.lab.compare import compare
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed
+from pfge.lab.experiments.compare import compare
 from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.schedules import pretraining_schedule
@@ -412,7 +412,7 @@ def dropping_net(classes: int) -> nn.Module:
 def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_stopped(
     tmp_path: Path,
 ) -> None:
-    model = "model.name=tests.lab.test_compare:dropping_net"
+    model = "model.name=tests.lab.experiments.test_compare:dropping_net"
     experiment = tiny(model, "ensemble.methods=['SWA','PFGE']", "engine.checkpoint_seconds=0")
     run(experiment, tmp_path / "whole")
     for step in (5, 14, 10):  # while finding w0, sharing, and alone
@@ -434,10 +434,10 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
             "pfge.storage.ensemble_folder.write_json",
             lambda *call: call[0].parts[-3:-1] == ("ensembles", "FGE"),
         ),
-        ("pfge.lab.compare.save_checkpoint", lambda *call: call[0].name == "branch.checkpoint"),
+        ("pfge.lab.experiments.compare.save_checkpoint", lambda *call: call[0].name == "branch.checkpoint"),
         ("pfge.lab.training.resumable.save_checkpoint", lambda *call: call[1]["iteration"] == LENGTH),
         ("pfge.lab.training.pretrain.write_tensors", lambda *call: call[0].name == "w0.safetensors"),
-        ("pfge.lab.compare._tidy", lambda *_: True),
+        ("pfge.lab.experiments.compare._tidy", lambda *_: True),
     ],
     ids=["row of FGE", "row of PFGE", "saving FGE", "branch", "last checkpoint", "w0", "tidying"],
 )

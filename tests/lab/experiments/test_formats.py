@@ -11,14 +11,14 @@ import pytest
 from pfge import Cascade, Ensemble, compress, fit_cascade
 from pfge.calibration import Temperatures
 from pfge.compression.formats import FORMS
-from pfge.lab import forms as measuring
 from pfge.lab.data import Splits, evaluation_batches, load_data, take
-from pfge.lab.forms import measure_forms
+from pfge.lab.experiments import formats as measuring
+from pfge.lab.experiments.formats import measure_forms
 from pfge.lab.run.progress import Reporter
 from pfge.metrics.functional import accuracy, negative_log_likelihood
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.files import StorageError
-from tests.lab.test_compare import small_conv
+from tests.lab.experiments.test_compare import small_conv
 from tests.lab.tiny import Stopped, run, tiny
 
 VALIDATION = 100
@@ -105,7 +105,7 @@ def test_every_method_is_measured_in_every_form_and_those_of_several_members_as_
 
 
 def test_dropout_at_test_time_has_no_ensemble_and_so_no_forms(tmp_path: Path) -> None:
-    net = "model.name=tests.lab.test_baselines:dropping_net"
+    net = "model.name=tests.lab.experiments.test_baselines:dropping_net"
     run(tiny(net, "ensemble.methods=['MCDropout']"), tmp_path / "run")
     assert {row["method"] for row in measured(tmp_path / "run")} == {"w0"}
 

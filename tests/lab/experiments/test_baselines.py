@@ -14,7 +14,16 @@ from pfge.lab.data.seeding import derive_seed
 from pfge.lab.evaluation.mc_dropout import MCDropout
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import read_tensors
-from tests.lab.test_compare import HIGH, LOW, batches, loss, make_sgd, run_alone, saved, small_conv
+from tests.lab.experiments.test_compare import (
+    HIGH,
+    LOW,
+    batches,
+    loss,
+    make_sgd,
+    run_alone,
+    saved,
+    small_conv,
+)
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
 from tests.toys import assert_same_weights
 
@@ -199,7 +208,7 @@ def test_it_takes_the_memory_of_one_model() -> None:
 
 
 def test_a_comparison_measures_w0_with_dropout_on(tmp_path: Path) -> None:
-    net = "model.name=tests.lab.test_baselines:dropping_net"
+    net = "model.name=tests.lab.experiments.test_baselines:dropping_net"
     results = run(tiny(net, "ensemble.methods=['MCDropout']"), tmp_path)
     assert [row["method"] for row in results] == ["w0", "MCDropout"]
     w0, dropout = results

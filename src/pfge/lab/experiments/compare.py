@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from pfge.collectors import Collector
-from pfge.lab.baselines import make_deep_ensemble, make_mc_dropout
 from pfge.lab.bench import Bench, make_sgd, open_bench
 from pfge.lab.config.schema import Experiment
 from pfge.lab.evaluation.record import (
@@ -16,6 +15,7 @@ from pfge.lab.evaluation.record import (
     record_collected,
     record_ensemble,
 )
+from pfge.lab.experiments.baselines import make_deep_ensemble, make_mc_dropout
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import read_results
 from pfge.lab.training.follower_store import FollowerStore

@@ -10,12 +10,12 @@ from torch.nn.functional import cross_entropy
 from pfge import Ensemble, distance, load_weights, refresh_batch_norm
 from pfge.cli.main import main
 from pfge.lab.config.schema import ConfigError
-from pfge.lab.connect import connect
 from pfge.lab.data import load_data, take
-from pfge.lab.landscape import make_landscape
+from pfge.lab.experiments.connect import connect
+from pfge.lab.experiments.landscape import make_landscape
 from pfge.lab.run.progress import Reporter
 from pfge.storage.files import StorageError
-from tests.lab.test_compare import batches, small_conv
+from tests.lab.experiments.test_compare import batches, small_conv
 from tests.lab.tiny import run, tiny
 
 QUIET = Reporter(quiet=True)

@@ -12,10 +12,10 @@ from torch.nn.functional import cross_entropy
 from pfge import Ensemble, Weights, load_weights, refresh_batch_norm
 from pfge.cli.main import main
 from pfge.lab.data import Splits, load_data, take
-from pfge.lab.diagnosis import Diagnosis, diagnose
+from pfge.lab.experiments.diagnose import Diagnosis, diagnose
 from pfge.lab.run.progress import Reporter
 from pfge.storage.files import StorageError, read_tensors
-from tests.lab.test_compare import batches, small_conv
+from tests.lab.experiments.test_compare import batches, small_conv
 from tests.lab.tiny import run, tiny
 
 

@@ -1,0 +1,1 @@
+"""Experiments that run in a folder: comparisons, connectivity, diagnosis, storage formats."""
