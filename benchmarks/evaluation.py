@@ -24,7 +24,7 @@ from torch import Tensor
 from pfge import Ensemble, view_weights
 from pfge.lab.data import ImageSet, Normalization, evaluation_batches
 from pfge.lab.evaluation.evaluate import evaluate
-from pfge.lab.heap import keep_freed_memory
+from pfge.lab.malloc import keep_freed_memory
 from pfge.lab.models import build_model
 
 CLASSES = 10

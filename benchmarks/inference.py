@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from benchmarks import shipped as ways
 from benchmarks.shipped import Predict, Shipped, Way, peak_bytes
 from pfge import Ensemble, compress, fit_cascade
-from pfge.lab.bench import Bench
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import evaluation_batches, take
 from pfge.lab.engine import Engine
@@ -33,6 +32,7 @@ from pfge.lab.experiments.compare import compare
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
+from pfge.lab.session import Bench
 from pfge.weights import count_bytes
 
 DEMO = ["seeds=[1]", "data.halve_test=true", "ensemble.methods=['PFGE']", "pretrain.epochs=3"]

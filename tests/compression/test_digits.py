@@ -8,13 +8,13 @@ import pytest
 from torch import Tensor
 
 from pfge import Cascade, Ensemble, compress, fit_cascade, kl_divergence, negative_log_likelihood
-from pfge.lab.bench import Bench
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import Batch
 from pfge.lab.engine import Engine
 from pfge.lab.experiments.compare import compare
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
+from pfge.lab.session import Bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:the temperature stays 1")]
 

@@ -15,12 +15,12 @@ from torch import nn
 
 from pfge import Ensemble, copy_weights, view_weights
 from pfge.cli.main import main
-from pfge.lab.bench import Bench
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation.evaluate import measure
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
+from pfge.lab.session import Bench
 from pfge.lab.training.follower_store import FollowerStore
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import read_tensors

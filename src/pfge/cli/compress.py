@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
     from pfge.compression.quality import Quality
     from pfge.ensemble import Ensemble
-    from pfge.lab.bench import Bench
+    from pfge.lab.session import Bench
 
 UNITS = {"kB": 1000, "MB": 1000**2, "GB": 1000**3, "": 1}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pfge.lab.bench import Bench
+    from pfge.lab.session import Bench
 
 WHERE_FROM = "An ensemble in a run folder has the run's data and model; any other needs --config, or --set."
 
@@ -35,11 +35,11 @@ def find_config(options: argparse.Namespace) -> Path | None:
 
 def open_bench_of(options: argparse.Namespace) -> "Bench":
     """Set up the experiment that an ensemble belongs to, by its run's config or the one that is given."""
-    from pfge.lab.bench import Bench
     from pfge.lab.config.toml import load_experiment
     from pfge.lab.engine import Engine
     from pfge.lab.run.folder import RunFolder
     from pfge.lab.run.progress import Reporter
+    from pfge.lab.session import Bench
     from pfge.storage.files import StorageError
 
     folder: Path = options.ensemble

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pfge.cli.compare import SubParsers
-    from pfge.lab.bench import Bench
+    from pfge.lab.session import Bench
 
 
 def add_parser(commands: "SubParsers") -> None:

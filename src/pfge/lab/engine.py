@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfge.lab.config.schema import ConfigError, EngineSettings
-from pfge.lab.heap import keep_freed_memory
+from pfge.lab.malloc import keep_freed_memory
 
 
 class Engine:

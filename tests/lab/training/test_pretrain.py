@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from pfge import Ensemble, view_weights
-from pfge.lab.bench import open_bench
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.run.progress import Reporter
+from pfge.lab.session import open_bench
 from pfge.lab.training.pretrain import find_w0, pretrain
 from pfge.storage.files import read_tensors, write_tensors
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny

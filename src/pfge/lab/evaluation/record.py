@@ -9,10 +9,10 @@ from torch import Tensor
 from pfge.calibration import fit_temperature, log_probabilities, scale_probabilities
 from pfge.collectors import Collector
 from pfge.ensemble import Ensemble
-from pfge.lab.bench import Bench
 from pfge.lab.evaluation.evaluate import Evaluation, measure
 from pfge.lab.evaluation.pool import Pool
 from pfge.lab.run.results import append_result, read_results
+from pfge.lab.session import Bench
 from pfge.methods import Setting
 from pfge.metrics.scores import Scores, score_examples
 from pfge.storage.ensemble_folder import MANIFEST

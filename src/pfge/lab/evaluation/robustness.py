@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from pfge.ensemble import Ensemble
-from pfge.lab.bench import Bench
 from pfge.lab.data import DataError, Images, Splits, evaluation_batches, load_data, take
 from pfge.lab.evaluation.corrupted_images import corrupted
 from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
 from pfge.lab.evaluation.evaluate import measure
 from pfge.lab.evaluation.ood import ood_metrics, ood_scores
 from pfge.lab.evaluation.pool import Pool
+from pfge.lab.session import Bench
 from pfge.metrics.scores import score_examples
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.ensemble_folder import temperature_entries

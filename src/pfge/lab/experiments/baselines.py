@@ -1,8 +1,8 @@
 """What users would pick instead: a deep ensemble, and dropout that stays on at test time."""
 
-from pfge.lab.bench import Bench
 from pfge.lab.evaluation.mc_dropout import MCDropout
 from pfge.lab.evaluation.record import record_ensemble, saved_ensemble
+from pfge.lab.session import Bench
 from pfge.lab.training.pretrain import find_w0, pretraining_iterations
 from pfge.weights import Weights
 

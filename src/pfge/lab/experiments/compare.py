@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from pfge.collectors import Collector
-from pfge.lab.bench import Bench, make_sgd, open_bench
 from pfge.lab.config.schema import Experiment
 from pfge.lab.evaluation.record import (
     expected_rows,
@@ -18,6 +17,7 @@ from pfge.lab.evaluation.record import (
 from pfge.lab.experiments.baselines import make_deep_ensemble, make_mc_dropout
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import read_results
+from pfge.lab.session import Bench, make_sgd, open_bench
 from pfge.lab.training.follower_store import FollowerStore
 from pfge.lab.training.fork import Branch
 from pfge.lab.training.pretrain import find_w0

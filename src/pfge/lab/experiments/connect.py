@@ -10,13 +10,13 @@ from torch import nn
 
 from pfge.connectivity.curves import Bezier
 from pfge.ensemble import Ensemble
-from pfge.lab.bench import Bench
 from pfge.lab.config.schema import ConnectSettings
 from pfge.lab.data.seeding import generator
 from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import append_result, read_results
+from pfge.lab.session import Bench
 from pfge.lab.training.resumable_curve import trace, walk_curve
 from pfge.storage.checkpoint import save_checkpoint
 from pfge.storage.ensemble_folder import MANIFEST

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from pfge.ensemble import Ensemble
-from pfge.lab.bench import Bench
 from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation.pool import Pool
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
+from pfge.lab.session import Bench
 from pfge.lab.training.pretrain import find_w0
 from pfge.methods import Setting
 from pfge.storage.ensemble_folder import MANIFEST

@@ -12,7 +12,6 @@ from pfge.cascade.cascade import Cascade
 from pfge.cascade.fitting import fit_to_answers
 from pfge.compression.formats import forms_of
 from pfge.ensemble import Ensemble
-from pfge.lab.bench import Bench
 from pfge.lab.data import Images
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation.evaluate import measure
@@ -21,6 +20,7 @@ from pfge.lab.evaluation.record import expected_rows
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import append_result, read_results
+from pfge.lab.session import Bench
 from pfge.lab.training.pretrain import find_w0
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.ensemble_folder import MANIFEST

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from pfge.connectivity.curves import Bezier
 from pfge.connectivity.plane import Plane
-from pfge.lab.bench import Bench
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
+from pfge.lab.session import Bench
 from pfge.lab.training.pretrain import find_w0
 from pfge.storage.checkpoint import load_checkpoint
 from pfge.storage.ensemble_folder import MANIFEST

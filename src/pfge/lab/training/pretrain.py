@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import nn
 
-from pfge.lab.bench import Bench, make_sgd, open_bench
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.run.progress import Reporter
+from pfge.lab.session import Bench, make_sgd, open_bench
 from pfge.lab.training.import_weights import load_start_weights
 from pfge.lab.training.resumable import walk
 from pfge.schedules import pretraining_schedule

@@ -13,9 +13,9 @@ from torch.optim import SGD
 from pfge.connectivity.curves import Curve
 from pfge.connectivity.fitting import fit_curve
 from pfge.connectivity.tracing import CurveTrace, trace_curve
-from pfge.lab.bench import Bench
 from pfge.lab.data import Batch, take
 from pfge.lab.data.seeding import derive_seed, generator
+from pfge.lab.session import Bench
 from pfge.schedules import pretraining_schedule
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfge.lab.bench import open_bench
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import DataError, Images, ImageSet, Splits
 from pfge.lab.run.progress import Reporter
+from pfge.lab.session import open_bench
 from pfge.weights import view_weights
 from tests.lab.tiny import tiny
 

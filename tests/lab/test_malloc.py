@@ -8,7 +8,7 @@ import pytest
 
 STEP_FAULTS = """
 import resource, sys, torch
-from pfge.lab.heap import keep_freed_memory
+from pfge.lab.malloc import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 
@@ -49,7 +49,7 @@ def test_a_step_finds_the_memory_of_those_before() -> None:
 
 @needs_glibc
 def test_a_setting_in_the_environment_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pfge.lab.heap import keep_freed_memory
+    from pfge.lab.malloc import keep_freed_memory
 
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "100000")
     assert not keep_freed_memory()
