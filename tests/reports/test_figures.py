@@ -7,9 +7,9 @@ import pytest
 
 from pfge.methods import make_collector
 from pfge.reports import figures
-from pfge.reports.comparison import Number
 from pfge.reports.figure import Figure, Panel, Series, figure_of
 from pfge.reports.run import Run
+from pfge.reports.tables.comparison import Number
 from tests.reports.made_run import config, make_run, result, write_connectivity, write_results
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfge.reports.comparison import by_method
 from pfge.reports.figure import Figure, Series
 from pfge.reports.run import Run
+from pfge.reports.tables.comparison import by_method
 from pfge.reports.tradeoff_figure import pareto_front, tradeoff
 from tests.reports.made_run import MEMBERS, form_rows, make_run, result, write_forms, write_results
 from tests.reports.test_figures import drawn

@@ -56,9 +56,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tables(runs: "list[Run]", kind: str, title: str | None) -> str:
-    from pfge.reports.comparison import to_markdown
     from pfge.reports.report import report_tables
-    from pfge.reports.table_formats import to_csv, to_latex
+    from pfge.reports.tables.comparison import to_markdown
+    from pfge.reports.tables.renderers import to_csv, to_latex
     from pfge.storage.files import StorageError
 
     titled = [

@@ -24,8 +24,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the table and where it comes from."""
     from pfge.lab.run.folder import RunFolder
     from pfge.lab.run.results import read_results
-    from pfge.reports.comparison import to_markdown
-    from pfge.reports.run_tables import run_tables
+    from pfge.reports.tables.comparison import to_markdown
+    from pfge.reports.tables.run_tables import run_tables
     from pfge.storage.files import StorageError, read_json_object
 
     folder = RunFolder(options.folder)

@@ -15,11 +15,11 @@ from pfge.lab.experiments.diagnose import Diagnosis
 from pfge.lab.planner import Plan
 from pfge.lab.run.folder import RunFolder
 from pfge.metrics.scores import Scores
-from pfge.reports import diagnosis
-from pfge.reports.calibration import assessment_tables
-from pfge.reports.connectivity import connectivity_tables
-from pfge.reports.forms import form_table
-from pfge.reports.run_tables import REFERENCE, run_tables
+from pfge.reports.tables import diagnosis
+from pfge.reports.tables.calibration import assessment_tables
+from pfge.reports.tables.connectivity import connectivity_tables
+from pfge.reports.tables.formats import form_table
+from pfge.reports.tables.run_tables import REFERENCE, run_tables
 from pfge.reports.whole_rows import whole_forms
 
 

@@ -6,8 +6,8 @@ from math import ceil, floor, log10
 from statistics import fmean
 from typing import Any
 
-from pfge.reports.comparison import by_method
-from pfge.reports.connectivity import trace_of
+from pfge.reports.tables.comparison import by_method
+from pfge.reports.tables.connectivity import trace_of
 
 PANELS = (("train_loss", 1, "training loss"), ("test_error", 100, "test error, %"))
 COLORS = ("#c0392b", "#2471a3", "#7d6608", "#1e8449")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Literal
 
-from pfge.reports.comparison import Number
+from pfge.reports.tables.comparison import Number
 
 Shape = Literal["line", "marks", "both"]
 

@@ -5,9 +5,9 @@ from statistics import fmean
 from typing import Any
 
 from pfge.methods import Setting
-from pfge.reports.comparison import Number, by_method
 from pfge.reports.figure import Figure, Panel, Series, figure_of
 from pfge.reports.run import Run
+from pfge.reports.tables.comparison import Number, by_method
 
 METRICS = (("accuracy", 100.0, "accuracy, %"), ("nll", 1.0, "NLL"))
 ANNEALING_POINTS = 24

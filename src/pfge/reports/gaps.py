@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pfge.metrics.significance import Difference, SeedDifference, seed_difference
-from pfge.reports.comparison import by_method
-from pfge.reports.differences import Against, SeedScores, compare_all, read_scores
 from pfge.reports.run import Run
+from pfge.reports.tables.comparison import by_method
+from pfge.reports.tables.differences import Against, SeedScores, compare_all, read_scores
 
 OF_EXAMPLES = {"accuracy": "correct", "nll": "log_loss"}
 """Each metric as the mean of a score that every example has."""

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from pfge.reports import figures, trust_figures
-from pfge.reports.calibration import assessment_tables
-from pfge.reports.connectivity import connectivity_tables
 from pfge.reports.figure import Figure
 from pfge.reports.run import Run
-from pfge.reports.run_tables import run_tables
-from pfge.reports.table import Table
+from pfge.reports.tables.calibration import assessment_tables
+from pfge.reports.tables.connectivity import connectivity_tables
+from pfge.reports.tables.run_tables import run_tables
+from pfge.reports.tables.table import Table
 from pfge.reports.tradeoff_figure import tradeoff
 
 FIGURES: tuple[Callable[[Run], Figure | None], ...] = (

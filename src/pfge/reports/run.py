@@ -10,8 +10,8 @@ from pfge.lab.evaluation.record import expected_rows
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import read_results
 from pfge.methods import METHODS, Setting
-from pfge.reports.comparison import by_method
 from pfge.reports.landscape_figure import draw_landscape
+from pfge.reports.tables.comparison import by_method
 from pfge.reports.whole_rows import is_whole_evaluation, whole_forms, whole_rows, whole_traces
 from pfge.storage.files import StorageError, read_json_object
 

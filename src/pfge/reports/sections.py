@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
 
-from pfge.reports.comparison import BEST, by_method
 from pfge.reports.figure import Figure
 from pfge.reports.figures import show_bytes
 from pfge.reports.report import problems, report_figures, report_tables
 from pfge.reports.run import Run
-from pfge.reports.run_tables import REFERENCE
 from pfge.reports.summary import findings
-from pfge.reports.table import Table
-from pfge.reports.table_formats import split_reference_rows
+from pfge.reports.tables.comparison import BEST, by_method
+from pfge.reports.tables.renderers import split_reference_rows
+from pfge.reports.tables.run_tables import REFERENCE
+from pfge.reports.tables.table import Table
 from pfge.storage.files import checksum
 
 MANY_PANELS = 5

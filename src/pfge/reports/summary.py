@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pfge.reports.comparison import Row, summarize
 from pfge.reports.figures import show_bytes
-from pfge.reports.forms import summarize_forms
 from pfge.reports.gaps import UNKNOWN, Gap, gaps
 from pfge.reports.run import Run
+from pfge.reports.tables.comparison import Row, summarize
+from pfge.reports.tables.formats import summarize_forms
 from pfge.reports.tradeoff_figure import pareto_front
 
 SAME = 0.001

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from math import ceil, floor, log2
 from typing import TypeVar
 
-from pfge.reports.comparison import Number, summarize
 from pfge.reports.figure import Figure, Panel, Series, figure_of
 from pfge.reports.figures import METRICS, show_bytes
-from pfge.reports.forms import UNPACKED, FormRow, summarize_forms
 from pfge.reports.run import Run
+from pfge.reports.tables.comparison import Number, summarize
+from pfge.reports.tables.formats import UNPACKED, FormRow, summarize_forms
 
 MOST_TICKS = 5
 SHORT = (("int8 base + ", ""), ("int8 base", "int8"))

@@ -3,7 +3,7 @@
 from math import isfinite
 from typing import Any
 
-from pfge.reports.calibration import assessment_tables
+from pfge.reports.tables.calibration import assessment_tables
 
 METRICS = ("accuracy", "nll", "ece")
 COUNTS = ("members", "bytes", "bytes_of_one")

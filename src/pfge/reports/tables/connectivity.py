@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pfge.connectivity.tracing import CurveTrace, mode_connectivity
-from pfge.reports.comparison import Number, by_method
-from pfge.reports.table import Table
+from pfge.reports.tables.comparison import Number, by_method
+from pfge.reports.tables.table import Table
 
 ABOUT = "mean over pairs, ± standard error if there are two or more"
 

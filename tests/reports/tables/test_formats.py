@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pfge.reports.forms import form_table
 from pfge.reports.report import report_tables
 from pfge.reports.run import Run
+from pfge.reports.tables.formats import form_table
 from tests.reports.made_run import form_rows, make_run, write_forms
 
 

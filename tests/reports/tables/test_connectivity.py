@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pfge.reports.connectivity import connectivity_tables
+from pfge.reports.tables.connectivity import connectivity_tables
 
 
 def result(

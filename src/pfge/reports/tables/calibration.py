@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pfge.reports.comparison import Number, by_method
+from pfge.reports.tables.comparison import Number, by_method
 
 COLUMNS = (
     "method",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pfge.reports.calibration import COLUMNS, assessment_tables, calibration_cells
+from pfge.reports.tables.calibration import COLUMNS, assessment_tables, calibration_cells
 
 
 def result(method: str, seed: int, nll: float, ece: float, temperature: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pfge.reports.comparison import BEST, COLUMNS, Number, comparison_cells, summarize
+from pfge.reports.tables.comparison import BEST, COLUMNS, Number, comparison_cells, summarize
 
 
 def result(

@@ -4,11 +4,11 @@ import csv
 import io
 from pathlib import Path
 
-from pfge.reports.comparison import to_markdown
 from pfge.reports.report import report_tables
 from pfge.reports.run import Run
-from pfge.reports.table import Table
-from pfge.reports.table_formats import to_csv, to_latex
+from pfge.reports.tables.comparison import to_markdown
+from pfge.reports.tables.renderers import to_csv, to_latex
+from pfge.reports.tables.table import Table
 from tests.reports.made_run import make_run
 
 

@@ -5,8 +5,8 @@ import io
 import re
 from collections.abc import Sequence
 
-from pfge.reports.comparison import BEST
-from pfge.reports.table import Table
+from pfge.reports.tables.comparison import BEST
+from pfge.reports.tables.table import Table
 
 REFERENCE_ROWS = ("w0", "FGE", "SWAG")
 """Methods that others are judged by: the start, and those that need many times the memory."""

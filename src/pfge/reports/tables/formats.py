@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pfge.reports.comparison import Number, Row, by_method
-from pfge.reports.table import Table
+from pfge.reports.tables.comparison import Number, Row, by_method
+from pfge.reports.tables.table import Table
 
 UNPACKED = "float32"
 COLUMNS = ("method", "stored as", "cascade", "bytes", "memory", "passes", "accuracy %", "NLL", "KL")

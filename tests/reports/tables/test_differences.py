@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfge.reports.differences import COLUMNS, compare_scores, difference_cells, read_scores
+from pfge.reports.tables.differences import COLUMNS, compare_scores, difference_cells, read_scores
 from pfge.storage.files import write_tensors
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import read_results
-from pfge.reports import calibration, comparison, differences
-from pfge.reports.comparison import BEST, by_method, comparison_cells, summarize
-from pfge.reports.forms import form_table
-from pfge.reports.table import Table
+from pfge.reports.tables import calibration, comparison, differences
+from pfge.reports.tables.comparison import BEST, by_method, comparison_cells, summarize
+from pfge.reports.tables.formats import form_table
+from pfge.reports.tables.table import Table
 from pfge.reports.whole_rows import whole_forms
 
 REFERENCE = "PFGE"

@@ -1,0 +1,1 @@
+"""Tables of results, and the formats in which they are shown."""
