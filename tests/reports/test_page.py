@@ -14,6 +14,7 @@ import pytest
 from pfge.cli.main import main
 from pfge.reports.page import make_page
 from pfge.reports.run import Run
+from tests.reports.figures.test_landscape import FOUND
 from tests.reports.made_run import (
     MEMBERS,
     make_run,
@@ -22,7 +23,6 @@ from tests.reports.made_run import (
     write_evaluations,
     write_results,
 )
-from tests.reports.test_landscape_figure import FOUND
 
 
 class Read(HTMLParser):

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.cli.tables import print_connectivity
     from pfge.lab.experiments.connect import connect
     from pfge.lab.run.progress import Reporter
-    from pfge.reports.curve_figure import draw_curves
+    from pfge.reports.figures.curves import draw_curves
     from pfge.storage.files import write_text
 
     results = connect(

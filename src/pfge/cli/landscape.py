@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure the grid, write it and its picture."""
     from pfge.lab.experiments.landscape import make_landscape
     from pfge.lab.run.progress import Reporter
-    from pfge.reports.landscape_figure import draw_landscape
+    from pfge.reports.figures.landscape import draw_landscape
     from pfge.storage.files import write_json, write_text
 
     found = make_landscape(

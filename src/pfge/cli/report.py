@@ -89,7 +89,7 @@ def _draw(runs: "list[Run]", folder: Path) -> None:
     from pfge.reports.report import report_figures
 
     try:
-        from pfge.reports.plots import save_figures
+        from pfge.reports.figures.plots import save_figures
     except ImportError as error:
         raise ValueError(str(error)) from None
     for number, run in enumerate(runs, 1):

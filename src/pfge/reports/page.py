@@ -9,8 +9,8 @@ from string import Template
 from typing import Any
 
 import pfge
-from pfge.reports.figure import Figure
-from pfge.reports.look import NEUTRAL, looks
+from pfge.reports.figures.figure import Figure
+from pfge.reports.figures.style import NEUTRAL, looks
 from pfge.reports.run import Run
 from pfge.reports.sections import run_section
 

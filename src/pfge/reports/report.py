@@ -2,23 +2,23 @@
 
 from collections.abc import Callable
 
-from pfge.reports import figures, trust_figures
-from pfge.reports.figure import Figure
+from pfge.reports.figures import paper, trust
+from pfge.reports.figures.figure import Figure
+from pfge.reports.figures.tradeoff import tradeoff
 from pfge.reports.run import Run
 from pfge.reports.tables.calibration import assessment_tables
 from pfge.reports.tables.connectivity import connectivity_tables
 from pfge.reports.tables.run_tables import run_tables
 from pfge.reports.tables.table import Table
-from pfge.reports.tradeoff_figure import tradeoff
 
 FIGURES: tuple[Callable[[Run], Figure | None], ...] = (
     tradeoff,
-    figures.rates,
-    figures.members,
-    figures.curves,
-    trust_figures.reliability,
-    trust_figures.corruptions,
-    trust_figures.unknown_inputs,
+    paper.rates,
+    paper.members,
+    paper.curves,
+    trust.reliability,
+    trust.corruptions,
+    trust.unknown_inputs,
 )
 
 

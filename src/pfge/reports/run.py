@@ -10,13 +10,13 @@ from pfge.lab.evaluation.record import expected_rows
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import read_results
 from pfge.methods import METHODS, Setting
-from pfge.reports.landscape_figure import draw_landscape
+from pfge.reports.figures.landscape import draw_landscape
 from pfge.reports.tables.comparison import by_method
 from pfge.reports.whole_rows import is_whole_evaluation, whole_forms, whole_rows, whole_traces
 from pfge.storage.files import StorageError, read_json_object
 
 if TYPE_CHECKING:
-    from pfge.reports.plots import Plot
+    from pfge.reports.figures.plots import Plot
 
 
 class Run:
@@ -135,15 +135,15 @@ class Run:
 
     def plot_members(self) -> "Plot":
         """Draw each member and the growing ensemble of PFGE and FGE against the iteration."""
-        from pfge.reports.figures import members
-        from pfge.reports.plots import plot
+        from pfge.reports.figures.paper import members
+        from pfge.reports.figures.plots import plot
 
         return plot(_require(members(self), self, "PFGE or FGE"))
 
     def plot_tradeoff(self) -> "Plot":
         """Draw accuracy and NLL of every method against the memory at test time, and forward passes."""
-        from pfge.reports.plots import plot
-        from pfge.reports.tradeoff_figure import tradeoff
+        from pfge.reports.figures.plots import plot
+        from pfge.reports.figures.tradeoff import tradeoff
 
         return plot(_require(tradeoff(self), self, "any method"))
 

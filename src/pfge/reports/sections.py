@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
 
-from pfge.reports.figure import Figure
-from pfge.reports.figures import show_bytes
+from pfge.reports.figures.figure import Figure
+from pfge.reports.figures.paper import show_bytes
 from pfge.reports.report import problems, report_figures, report_tables
 from pfge.reports.run import Run
 from pfge.reports.summary import findings

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pfge.reports.figures import show_bytes
+from pfge.reports.figures.paper import show_bytes
+from pfge.reports.figures.tradeoff import pareto_front
 from pfge.reports.gaps import UNKNOWN, Gap, gaps
 from pfge.reports.run import Run
 from pfge.reports.tables.comparison import Row, summarize
 from pfge.reports.tables.formats import summarize_forms
-from pfge.reports.tradeoff_figure import pareto_front
 
 SAME = 0.001
 """KL in nats up to which two ensembles are said to predict nearly the same."""

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfge.reports.figure import Figure, Series
+from pfge.reports.figures.figure import Figure, Series
+from pfge.reports.figures.tradeoff import pareto_front, tradeoff
 from pfge.reports.run import Run
 from pfge.reports.tables.comparison import by_method
-from pfge.reports.tradeoff_figure import pareto_front, tradeoff
+from tests.reports.figures.test_paper import drawn
 from tests.reports.made_run import MEMBERS, form_rows, make_run, result, write_forms, write_results
-from tests.reports.test_figures import drawn
 
 
 @pytest.fixture

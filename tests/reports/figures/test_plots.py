@@ -8,10 +8,10 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from pfge.reports import figures
-from pfge.reports.figure import Figure, Panel, Series
-from pfge.reports.look import looks
-from pfge.reports.plots import save_figures
+from pfge.reports.figures import paper as figures
+from pfge.reports.figures.figure import Figure, Panel, Series
+from pfge.reports.figures.plots import save_figures
+from pfge.reports.figures.style import looks
 from pfge.reports.report import report_figures
 from pfge.reports.run import Run
 from pfge.storage.files import StorageError
@@ -105,7 +105,7 @@ def test_a_notebook_is_told_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_error_says_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "pfge.reports.plots")
+    monkeypatch.delitem(sys.modules, "pfge.reports.figures.plots")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'pfge\[figures\]'"):
         run.plot_tradeoff()

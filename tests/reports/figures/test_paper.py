@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pfge.methods import make_collector
-from pfge.reports import figures
-from pfge.reports.figure import Figure, Panel, Series, figure_of
+from pfge.reports.figures import paper as figures
+from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
 from pfge.reports.run import Run
 from pfge.reports.tables.comparison import Number
 from tests.reports.made_run import config, make_run, result, write_connectivity, write_results

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pfge.reports.figure import Figure, Panel, Series
-from pfge.reports.look import NEUTRAL, Look, looks
+from pfge.reports.figures.figure import Figure, Panel, Series
+from pfge.reports.figures.style import NEUTRAL, Look, looks
 from pfge.storage.files import atomic_path
 
 try:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from pfge.metrics.reliability import bin_by_confidence
-from pfge.reports.figure import Figure, Panel, Series, figure_of
-from pfge.reports.figures import METRICS
+from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
+from pfge.reports.figures.paper import METRICS
 from pfge.reports.run import Run
 from pfge.reports.tables.comparison import Number
 from pfge.storage.files import read_tensors

@@ -3,7 +3,7 @@
 from typing import Any
 from xml.etree import ElementTree
 
-from pfge.reports.landscape_figure import LEFT, SIDE, TOP, draw_landscape
+from pfge.reports.figures.landscape import LEFT, SIDE, TOP, draw_landscape
 
 FOUND: dict[str, Any] = {
     "members": [1, 2, 3],

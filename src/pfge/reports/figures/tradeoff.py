@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import ceil, floor, log2
 from typing import TypeVar
 
-from pfge.reports.figure import Figure, Panel, Series, figure_of
-from pfge.reports.figures import METRICS, show_bytes
+from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
+from pfge.reports.figures.paper import METRICS, show_bytes
 from pfge.reports.run import Run
 from pfge.reports.tables.comparison import Number, summarize
 from pfge.reports.tables.formats import UNPACKED, FormRow, summarize_forms

@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.calibration import calibration_curve
 
-from pfge.reports import trust_figures
+from pfge.reports.figures import trust as trust_figures
 from pfge.reports.run import Run
 from pfge.storage.files import read_tensors
 from tests.reports.made_run import make_run, write_evaluations

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from pfge.methods import Setting
-from pfge.reports.figure import Figure, Panel, Series, figure_of
+from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
 from pfge.reports.run import Run
 from pfge.reports.tables.comparison import Number, by_method
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfge.reports.curve_figure import HEIGHT, PANEL_HEIGHT, PANEL_WIDTH, TOP, WIDTH, draw_curves, ticks
+from pfge.reports.figures.curves import HEIGHT, PANEL_HEIGHT, PANEL_WIDTH, TOP, WIDTH, draw_curves, ticks
 from tests.reports.tables.test_connectivity import result
 
 SVG = "{http://www.w3.org/2000/svg}"

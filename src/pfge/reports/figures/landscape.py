@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import log
 from typing import Any
 
-from pfge.reports.curve_figure import ticks
+from pfge.reports.figures.curves import ticks
 
 SIDE, LEFT, TOP = 420, 70, 40
 WIDTH, HEIGHT = 640, 520
