@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pfge.reports.page import make_page
+from pfge.reports.page.page import make_page
 from pfge.reports.run import Run
 from tests.reports.made_run import (
     MEMBERS,

@@ -33,7 +33,7 @@ def add_parser(commands: "SubParsers") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make what was asked for and say where it is."""
-    from pfge.reports.page import make_page
+    from pfge.reports.page.page import make_page
     from pfge.reports.run import Run
     from pfge.storage.files import write_text
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pfge.reports.figures.paper import show_bytes
 from pfge.reports.figures.tradeoff import pareto_front
-from pfge.reports.gaps import UNKNOWN, Gap, gaps
+from pfge.reports.page.significance import UNKNOWN, Gap, gaps
 from pfge.reports.run import Run
 from pfge.reports.tables.comparison import Row, summarize
 from pfge.reports.tables.formats import summarize_forms

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from pfge.reports.page.summary import Finding, findings
 from pfge.reports.run import Run
-from pfge.reports.summary import Finding, findings
 from tests.reports.made_run import form_rows, make_run, result, write_forms, write_results
 
 

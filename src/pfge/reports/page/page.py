@@ -11,8 +11,8 @@ from typing import Any
 import pfge
 from pfge.reports.figures.figure import Figure
 from pfge.reports.figures.style import NEUTRAL, looks
+from pfge.reports.page.sections import run_section
 from pfge.reports.run import Run
-from pfge.reports.sections import run_section
 
 SCRIPTS = ("scales.js", "charts.js", "page.js")
 
@@ -58,4 +58,4 @@ def _embed(figures: dict[str, Figure]) -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("pfge.reports") / "assets" / name).read_text(encoding="utf-8")
+    return (files("pfge.reports.page") / "assets" / name).read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pfge.metrics.significance import Difference, SeedDifference
-from pfge.reports.gaps import Gap, gaps
+from pfge.reports.page.significance import Gap, gaps
 from pfge.reports.run import Run
 from tests.reports.made_run import make_run, result, write_results
 

@@ -6,9 +6,9 @@ from html import escape
 
 from pfge.reports.figures.figure import Figure
 from pfge.reports.figures.paper import show_bytes
+from pfge.reports.page.summary import findings
 from pfge.reports.report import problems, report_figures, report_tables
 from pfge.reports.run import Run
-from pfge.reports.summary import findings
 from pfge.reports.tables.comparison import BEST, by_method
 from pfge.reports.tables.renderers import split_reference_rows
 from pfge.reports.tables.run_tables import REFERENCE
