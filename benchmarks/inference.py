@@ -32,7 +32,7 @@ from pfge.lab.experiments.compare import compare
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.session import Bench
+from pfge.lab.session import Session
 from pfge.weights import count_bytes
 
 DEMO = ["seeds=[1]", "data.halve_test=true", "ensemble.methods=['PFGE']", "pretrain.epochs=3"]
@@ -47,18 +47,18 @@ class Contender:
     weights: int
 
 
-def open_run(path: Path) -> tuple[Bench, Ensemble]:
+def open_run(path: Path) -> tuple[Session, Ensemble]:
     """Return the data of a run, and its PFGE ensemble."""
     experiment = load_experiment(path / "config.toml")
-    bench = Bench.set_up(experiment, RunFolder(path), Engine(experiment.engine), Reporter(quiet=True))
-    members = bench.folder.ensemble(experiment.seeds[0], "PFGE")
-    return bench, Ensemble.load(members, partial(channels_last_model, *model_arguments(bench)))
+    session = Session.set_up(experiment, RunFolder(path), Engine(experiment.engine), Reporter(quiet=True))
+    members = session.folder.ensemble(experiment.seeds[0], "PFGE")
+    return session, Ensemble.load(members, partial(channels_last_model, *model_arguments(session)))
 
 
-def model_arguments(bench: Bench) -> tuple[str, int, int]:
+def model_arguments(session: Session) -> tuple[str, int, int]:
     """Return what another process needs to build the model."""
-    splits = bench.splits
-    return bench.experiment.model.name, len(splits.train.class_names), len(splits.normalization.mean)
+    splits = session.splits
+    return session.experiment.model.name, len(splits.train.class_names), len(splits.normalization.mean)
 
 
 def channels_last_model(name: str, classes: int, channels: int) -> nn.Module:
@@ -68,11 +68,11 @@ def channels_last_model(name: str, classes: int, channels: int) -> nn.Module:
     return model
 
 
-def read(bench: Bench, part: str, images: int) -> tuple[Tensor, Tensor]:
+def read(session: Session, part: str, images: int) -> tuple[Tensor, Tensor]:
     """Return inputs and classes of a part of the data."""
-    data = getattr(bench.splits, part)
+    data = getattr(session.splits, part)
     data = take(data, min(images, len(data)), 0, part=part)
-    ((inputs, labels),) = evaluation_batches(data, bench.splits.normalization, batch_size=len(data))
+    ((inputs, labels),) = evaluation_batches(data, session.splits.normalization, batch_size=len(data))
     return inputs, labels
 
 
@@ -101,11 +101,11 @@ def take_turns(predictions: dict[str, Predict], rounds: int) -> dict[str, list[f
     return seconds
 
 
-def measure(bench: Bench, ensemble: Ensemble, folder: Path, images: int, rounds: int) -> dict[str, float]:
+def measure(session: Session, ensemble: Ensemble, folder: Path, images: int, rounds: int) -> dict[str, float]:
     """Print the table and return its ratios."""
-    batch_size = bench.experiment.data.evaluation_batch_size
-    validation, validation_labels = read(bench, "validation", 0)
-    inputs, labels = read(bench, "test", images)
+    batch_size = session.experiment.data.evaluation_batch_size
+    validation, validation_labels = read(session, "validation", 0)
+    inputs, labels = read(session, "test", images)
     packed = compress(ensemble, delta_bits=3, small_bits=16)
     cascade = fit_cascade(packed, validation.split(batch_size), validation_labels, max_accuracy_loss=0.001)
     shipped = Shipped(folder, ensemble.build_model, batch_size)

@@ -14,7 +14,7 @@ from pfge.lab.engine import Engine
 from pfge.lab.experiments.compare import compare
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.session import Bench
+from pfge.lab.session import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:the temperature stays 1")]
 
@@ -67,14 +67,14 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     path = tmp_path_factory.mktemp("runs") / "digits"
     experiment = load_experiment(None, SETTINGS)
     compare(experiment, path, Reporter(quiet=True))
-    bench = Bench.set_up(experiment, RunFolder(path), Engine(experiment.engine), Reporter(quiet=True))
+    session = Session.set_up(experiment, RunFolder(path), Engine(experiment.engine), Reporter(quiet=True))
     validation, test = (
-        Part(list(bench.in_batches(data)), data.labels)
-        for data in (bench.splits.validation, bench.splits.test)
+        Part(list(session.in_batches(data)), data.labels)
+        for data in (session.splits.validation, session.splits.test)
     )
-    pfge, fge = (bench.load_ensemble(bench.folder.ensemble(1, name)) for name in ("PFGE", "FGE"))
+    pfge, fge = (session.load_ensemble(session.folder.ensemble(1, name)) for name in ("PFGE", "FGE"))
     assert (len(pfge), len(fge), len(validation.labels), len(test.labels)) == (4, 20, 398, 399)
-    return Digits(pfge, fge, validation, test, list(bench.batch_norm_batches(1)))
+    return Digits(pfge, fge, validation, test, list(session.batch_norm_batches(1)))
 
 
 def bytes_by_hand(ensemble: Ensemble, bits: int) -> int:

@@ -6,7 +6,7 @@ import torch
 from pfge import Ensemble, Weights, copy_weights, view_weights
 from pfge.calibration import Temperatures
 from pfge.compression import compress
-from pfge.compression.formats import FORMS, FORMS_OF_ONE, Form
+from pfge.compression.formats import FORMATS, FORMATS_OF_ONE, StorageFormat
 from pfge.lab.models import build_model
 from pfge.lab.planner import describe_layout
 from pfge.weights import count_bytes
@@ -17,17 +17,17 @@ LAYOUT = view_weights(make_mlp())
 
 
 @pytest.mark.parametrize("members", [1, 2, 5])
-@pytest.mark.parametrize("form", FORMS[1:], ids=lambda form: form.name)
-def test_bytes_are_those_of_a_compressed_ensemble(form: Form, members: int) -> None:
-    assert form.settings is not None
+@pytest.mark.parametrize("stored_as", FORMATS[1:], ids=lambda stored_as: stored_as.name)
+def test_bytes_are_those_of_a_compressed_ensemble(stored_as: StorageFormat, members: int) -> None:
+    assert stored_as.settings is not None
     made = compress(
         Ensemble(close_members(members, spread=0.001), make_mlp),
-        base_bits=form.settings.base_bits,
-        delta_bits=form.bits,
-        group=form.settings.group,
-        small_bits=form.settings.small_bits,
+        base_bits=stored_as.settings.base_bits,
+        delta_bits=stored_as.bits,
+        group=stored_as.settings.group,
+        small_bits=stored_as.settings.small_bits,
     )
-    assert form.size(LAYOUT, members) == made.nbytes
+    assert stored_as.size(LAYOUT, members) == made.nbytes
 
 
 def test_bytes_of_a_real_network_are_those_of_a_compressed_ensemble() -> None:
@@ -44,22 +44,24 @@ def test_bytes_of_a_real_network_are_those_of_a_compressed_ensemble() -> None:
     ]
     layout = describe_layout("small_conv", classes=10, channels=1)
     expected = compress(Ensemble(members, make_mlp), small_bits=16).nbytes
-    assert FORMS[2].size(layout, 3) == expected
-    assert FORMS[0].size(layout, 3) == 3 * count_bytes(base)
+    assert FORMATS[2].size(layout, 3) == expected
+    assert FORMATS[0].size(layout, 3) == 3 * count_bytes(base)
 
 
 @pytest.mark.parametrize(
-    ("form", "options"),
+    ("stored_as", "options"),
     [
-        (FORMS[1], {"base_bits": None, "delta_bits": 8, "group": None}),
-        (FORMS[2], {"delta_bits": 3}),
-        (FORMS[3], {"delta_bits": 1}),
+        (FORMATS[1], {"base_bits": None, "delta_bits": 8, "group": None}),
+        (FORMATS[2], {"delta_bits": 3}),
+        (FORMATS[3], {"delta_bits": 1}),
     ],
-    ids=lambda value: value.name if isinstance(value, Form) else "",
+    ids=lambda value: value.name if isinstance(value, StorageFormat) else "",
 )
-def test_a_stored_ensemble_is_what_compress_makes(form: Form, options: dict[str, int | None]) -> None:
+def test_a_stored_ensemble_is_what_compress_makes(
+    stored_as: StorageFormat, options: dict[str, int | None]
+) -> None:
     ensemble = Ensemble(close_members(3, spread=0.001), make_mlp, temperatures=Temperatures(2.0))
-    stored, made = form.store(ensemble), compress(ensemble, small_bits=16, **options)  # type: ignore[arg-type]
+    stored, made = stored_as.store(ensemble), compress(ensemble, small_bits=16, **options)  # type: ignore[arg-type]
     assert stored.nbytes == made.nbytes
     assert stored.temperatures == ensemble.temperatures
     for ours, theirs in zip(stored.members, made.members, strict=True):
@@ -69,9 +71,9 @@ def test_a_stored_ensemble_is_what_compress_makes(form: Form, options: dict[str,
 def test_one_member_is_stored_as_its_base() -> None:
     ensemble = Ensemble(close_members(1, spread=0.001), make_mlp)
     made = compress(ensemble, small_bits=16)
-    assert FORMS_OF_ONE[1].store(ensemble).nbytes == FORMS_OF_ONE[1].size(LAYOUT, 1) == made.nbytes
+    assert FORMATS_OF_ONE[1].store(ensemble).nbytes == FORMATS_OF_ONE[1].size(LAYOUT, 1) == made.nbytes
 
 
 def test_members_as_they_are_are_left_alone() -> None:
     ensemble = Ensemble(close_members(2, spread=0.001), make_mlp)
-    assert FORMS[0].store(ensemble) is ensemble
+    assert FORMATS[0].store(ensemble) is ensemble

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pfge import view_weights
-from pfge.compression.formats import FORMS_OF_ONE
+from pfge.compression.formats import FORMATS_OF_ONE
 from pfge.lab.planner import Plan, describe_layout, find_plans
 from pfge.methods import Setting, make_collector
 from pfge.weights import count_bytes
@@ -19,7 +19,7 @@ ONE = 404  # 99 floats and a counter of 8 bytes
 
 
 def found(memory: int, setting: Setting = SETTING) -> dict[tuple[str, str], Plan]:
-    return {(plan.method, plan.form.name): plan for plan in find_plans(memory, LAYOUT, setting)}
+    return {(plan.method, plan.format.name): plan for plan in find_plans(memory, LAYOUT, setting)}
 
 
 def test_a_model_is_described_without_memory() -> None:
@@ -90,16 +90,16 @@ def test_every_plan_fits_and_one_member_more_would_not() -> None:
         for plan in find_plans(memory, LAYOUT, SETTING):
             assert plan.nbytes <= memory
             if plan.method == "FGE" and plan.members < 20:
-                assert plan.form.size(LAYOUT, plan.members + 1) > memory
+                assert plan.format.size(LAYOUT, plan.members + 1) > memory
 
 
 def test_a_memory_that_nobody_can_keep_to_is_refused_with_the_smallest() -> None:
     # 0.weight [8, 4] and 4.weight [3, 8] as bytes and a step a channel, 43 floats and the counter.
     smallest = (32 + 2 * 8) + (24 + 2 * 3) + 4 * 43 + 8
-    assert FORMS_OF_ONE[1].size(LAYOUT, 1) == smallest
+    assert FORMATS_OF_ONE[1].size(LAYOUT, 1) == smallest
     with pytest.raises(ValueError, match=f"memory must be at least {smallest} bytes, which one member"):
         find_plans(smallest - 1, LAYOUT, SETTING)
-    assert [plan.form.name for plan in find_plans(smallest, LAYOUT, SETTING)] == ["int8 base"]
+    assert [plan.format.name for plan in find_plans(smallest, LAYOUT, SETTING)] == ["int8 base"]
 
 
 @pytest.mark.parametrize(

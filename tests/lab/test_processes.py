@@ -20,7 +20,7 @@ from pfge.lab.evaluation.evaluate import measure
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.session import Bench
+from pfge.lab.session import Session
 from pfge.lab.training.follower_store import FollowerStore
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import read_tensors
@@ -55,9 +55,9 @@ def measure_given(folder: Path, out: Path, *overrides: str) -> None:
     """Refresh BatchNorm of the members in a folder and measure them, as one process of however many."""
     experiment = tiny(FIVE_BATCHES, *overrides)
     engine = Engine(experiment.engine)
-    bench = Bench.set_up(experiment, RunFolder(folder), engine, Reporter(quiet=True))
-    fresh = bench.refresh_batch_norm(bench.load_ensemble(folder / "given"), 1, "")
-    found = bench.evaluate(fresh, bench.splits.test, "", last=2)
+    session = Session.set_up(experiment, RunFolder(folder), engine, Reporter(quiet=True))
+    fresh = session.refresh_batch_norm(session.load_ensemble(folder / "given"), 1, "")
+    found = session.evaluate(fresh, session.splits.test, "", last=2)
     assert found.last is not None
     measured = {
         "pooled": found.growing[-1],

@@ -9,7 +9,7 @@ import torch
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import DataError, Images, ImageSet, Splits
 from pfge.lab.run.progress import Reporter
-from pfge.lab.session import open_bench
+from pfge.lab.session import open_session
 from pfge.weights import view_weights
 from tests.lab.tiny import tiny
 
@@ -17,8 +17,8 @@ from tests.lab.tiny import tiny
 
 
 def splits_of(folder: Path, *overrides: str) -> Splits:
-    with open_bench(tiny(*overrides), folder / "-".join(overrides), Reporter(quiet=True)) as bench:
-        return bench.splits
+    with open_session(tiny(*overrides), folder / "-".join(overrides), Reporter(quiet=True)) as session:
+        return session.splits
 
 
 def sizes(splits: Splits) -> tuple[int, int, int]:
@@ -102,8 +102,8 @@ def test_a_model_that_cannot_take_the_images_is_refused_before_any_work(tmp_path
 
 
 def test_a_saved_ensemble_says_how_its_model_is_built(tmp_path: Path) -> None:
-    with open_bench(tiny(), tmp_path / "run", Reporter(quiet=True)) as bench:
-        ensemble = bench.make_ensemble([view_weights(bench.build_model())])
+    with open_session(tiny(), tmp_path / "run", Reporter(quiet=True)) as session:
+        ensemble = session.make_ensemble([view_weights(session.build_model())])
         ensemble.save(tmp_path / "saved")
     manifest = json.loads((tmp_path / "saved" / "manifest.json").read_text())
     assert manifest["model"] == "small_conv(classes=10)"
@@ -113,11 +113,11 @@ def test_batches_for_batch_norm_are_dealt_out_among_processes_as_often_as_they_a
     tmp_path: Path,
 ) -> None:
     # 500 images in batches of 50.
-    with open_bench(tiny("data.batch_norm_images=500"), tmp_path / "run", Reporter(quiet=True)) as bench:
-        whole = [inputs for inputs, _ in bench.batch_norm_batches(1)]
+    with open_session(tiny("data.batch_norm_images=500"), tmp_path / "run", Reporter(quiet=True)) as session:
+        whole = [inputs for inputs, _ in session.batch_norm_batches(1)]
         assert len(whole) == 10
         for number, expected in enumerate(([0, 3, 6, 9], [1, 4, 7], [2, 5, 8])):
-            mine = bench.batch_norm_batches(1, share=(number, 3))
+            mine = session.batch_norm_batches(1, share=(number, 3))
             for _ in range(2):
                 found = [inputs for inputs, _ in mine]
                 assert len(found) == len(expected)

@@ -155,11 +155,11 @@ def write_connectivity(folder: Path) -> None:
     (folder / "connectivity.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-FORMS = {"float32": 0.0, "int8": 0.0, "int8 base + 3 bits": 0.001, "int8 base + 1 bit": 0.004}
-"""What each form loses of the accuracy; a cascade loses 0.0005 more."""
+FORMATS = {"float32": 0.0, "int8": 0.0, "int8 base + 3 bits": 0.001, "int8 base + 1 bit": 0.004}
+"""What each stored_as loses of the accuracy; a cascade loses 0.0005 more."""
 
 
-def form_bytes(form: str, members: int) -> int:
+def format_bytes(stored_as: str, members: int) -> int:
     """Return made sizes: as int8 or as bits, and nothing beside them."""
     base, each = {
         "float32": (0, 32),
@@ -167,28 +167,28 @@ def form_bytes(form: str, members: int) -> int:
         "int8 base": (8, 0),
         "int8 base + 3 bits": (8, 3),
         "int8 base + 1 bit": (8, 1),
-    }[form]
+    }[stored_as]
     return BYTES * (base + members * each) // 32
 
 
 def form_rows(seeds: Sequence[int] = (1, 2), methods: Sequence[str] = tuple(MEMBERS)) -> list[dict[str, Any]]:
-    """Return the lines of all forms: one pass in two of a cascade's examples is saved, but for the first."""
+    """Return the lines of all formats: a cascade saves every second pass but the first."""
     rows = []
     for seed in seeds:
         for method in methods:
             members, measured = MEMBERS[method], result(method, seed)["test"]
-            for form in FORMS if members > 1 else ("float32", "int8 base"):
+            for stored_as in FORMATS if members > 1 else ("float32", "int8 base"):
                 for cascade in (False, True) if members > 1 else (False,):
-                    lost = FORMS.get(form, 0.0) + 0.0005 * cascade
+                    lost = FORMATS.get(stored_as, 0.0) + 0.0005 * cascade
                     rows.append(
                         {
                             "seed": seed,
                             "method": method,
-                            "form": form,
+                            "format": stored_as,
                             "cascade": cascade,
                             "members": members,
-                            "bytes": form_bytes(form, members),
-                            "file_bytes": form_bytes(form, members) + 5000,
+                            "bytes": format_bytes(stored_as, members),
+                            "file_bytes": format_bytes(stored_as, members) + 5000,
                             "bytes_of_one": BYTES,
                             "mean_members": 1 + (members - 1) / 2 if cascade else float(members),
                             "most_members": members,
@@ -200,6 +200,6 @@ def form_rows(seeds: Sequence[int] = (1, 2), methods: Sequence[str] = tuple(MEMB
 
 
 def write_forms(folder: Path, rows: Sequence[Any] | None = None) -> None:
-    """Write what pfge forms would have."""
+    """Write what pfge formats would have."""
     lines = form_rows() if rows is None else rows
-    (folder / "forms.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    (folder / "formats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))

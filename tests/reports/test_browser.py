@@ -70,7 +70,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page_of_forms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_run(tmp_path_factory.mktemp("made") / "forms", examples=0)
+    folder = make_run(tmp_path_factory.mktemp("made") / "formats", examples=0)
     write_forms(folder)
     file = folder / "report.html"
     file.write_text(make_page([Run(folder)]))

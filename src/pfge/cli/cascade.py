@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_bench_of
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -51,19 +51,19 @@ def run(options: argparse.Namespace) -> int:
     from pfge.cli.tables import print_cascade
     from pfge.metrics.scores import score_examples
 
-    bench = open_bench_of(options)
-    validation = bench.validation_for("fitting a cascade")
-    ensemble = bench.load_ensemble(options.ensemble)
+    session = open_session_of(options)
+    validation = session.validation_for("fitting a cascade")
+    ensemble = session.load_ensemble(options.ensemble)
     cascade = fit_cascade(
         ensemble,
-        bench.in_batches(validation),
+        session.in_batches(validation),
         validation.labels.cpu(),
         max_accuracy_loss=options.max_accuracy_loss,
         max_nll_increase=options.max_nll_increase,
     )
     out = options.out or options.ensemble / "cascade.json"
-    bench.engine.first_does(lambda: cascade.save(out))
-    batches, labels = bench.in_batches(bench.splits.test), bench.splits.test.labels.cpu()
+    session.engine.first_does(lambda: cascade.save(out))
+    batches, labels = session.in_batches(session.splits.test), session.splits.test.labels.cpu()
     ways: dict[str, Predict] = {
         "one member": lambda: _by_one(ensemble, cascade.order[0], batches),
         "cascade": lambda: cascade.predict_batches(ensemble, batches),
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     predictions, seconds = _take_turns(ways)
     members = [(found.asked.double().mean().item(), int(found.asked.max())) for found in predictions]
     scores = [score_examples(found.probabilities.cpu(), labels) for found in predictions]
-    if bench.engine.is_first:
+    if session.engine.is_first:
         print_cascade(
             dict(zip(ways, zip(members, scores, seconds, strict=True), strict=True)),
             f"{ensemble.method or 'ensemble'}, {len(ensemble)} members: test set, {len(labels):,} images",

@@ -5,13 +5,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, find_config, open_bench_of
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, find_config, open_session_of
 
 if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
     from pfge.compression.quality import Quality
     from pfge.ensemble import Ensemble
-    from pfge.lab.session import Bench
+    from pfge.lab.session import Session
 
 UNITS = {"kB": 1000, "MB": 1000**2, "GB": 1000**3, "": 1}
 
@@ -97,13 +97,13 @@ def run(options: argparse.Namespace) -> int:
     if options.ensemble.resolve() == out.resolve():
         raise ValueError(f"OUT must be another folder than ENSEMBLE, got {out} for both")
     prepare_for_overwrite(out)  # before any long work
-    bench = _open_bench(options)
-    if bench is None:
+    session = _open_session(options)
+    if session is None:
         # No predictions, so no model is built; a partial leaves no name in the manifest.
         ensemble, validation = Ensemble.load(options.ensemble, partial(nn.Identity)), None
     else:
-        ensemble = bench.load_ensemble(options.ensemble)
-        validation = bench.in_batches(bench.splits.validation)
+        ensemble = session.load_ensemble(options.ensemble)
+        validation = session.in_batches(session.splits.validation)
     compressed = compress(
         ensemble,
         base_bits=None if options.base_bits == "none" else int(options.base_bits),
@@ -114,10 +114,12 @@ def run(options: argparse.Namespace) -> int:
         max_kl=options.max_kl,
         max_nll_increase=options.max_nll_increase,
         validation=validation,
-        refresh=bench.batch_norm_batches(bench.experiment.seeds[0]) if bench and options.refresh else None,
-        on_attempt=lambda tried, quality: _say_attempt(bench, tried, quality),
+        refresh=session.batch_norm_batches(session.experiment.seeds[0])
+        if session and options.refresh
+        else None,
+        on_attempt=lambda tried, quality: _say_attempt(session, tried, quality),
     )
-    if bench is None or bench.engine.is_first:
+    if session is None or session.engine.is_first:
         compressed.save(out)
         files = sum(file.stat().st_size for file in out.iterdir())
         one = ensemble.last(1).nbytes
@@ -125,39 +127,39 @@ def run(options: argparse.Namespace) -> int:
             f"{len(ensemble)} members: {ensemble.nbytes:,} bytes before, {compressed.nbytes:,} after "
             f"({compressed.nbytes / one:.2f} of one member), {files:,} on disk with all files"
         )
-        if bench is not None:
-            print(_describe_loss(bench, ensemble, compressed))
+        if session is not None:
+            print(_describe_loss(session, ensemble, compressed))
     return 0
 
 
-def _open_bench(options: argparse.Namespace) -> "Bench | None":
+def _open_session(options: argparse.Namespace) -> "Session | None":
     """Set the experiment up if data is needed, or could be of use and is known."""
     needed = options.refresh or options.max_kl is not None or options.max_nll_increase is not None
     given = options.config or options.set
     if not needed and not given and (options.budget is None or find_config(options) is None):
         return None
     try:
-        bench = open_bench_of(options)
-        bench.validation_for("measuring what compression costs")
+        session = open_session_of(options)
+        session.validation_for("measuring what compression costs")
     except ValueError as error:
         if needed or given:
             raise
         warnings.warn(f"bits are chosen without data: {error}", stacklevel=2)
         return None
-    return bench
+    return session
 
 
-def _say_attempt(bench: "Bench | None", tried: "Ensemble", quality: "Quality") -> None:
-    if bench is not None:
+def _say_attempt(session: "Session | None", tried: "Ensemble", quality: "Quality") -> None:
+    if session is not None:
         nll = "" if quality.nll_increase is None else f", NLL {quality.nll_increase:+.6f}"
-        bench.reporter.say(f"tried {tried.nbytes:,} bytes: KL {quality.kl:.6f}{nll}")
+        session.reporter.say(f"tried {tried.nbytes:,} bytes: KL {quality.kl:.6f}{nll}")
 
 
-def _describe_loss(bench: "Bench", ensemble: "Ensemble", compressed: "Ensemble") -> str:
+def _describe_loss(session: "Session", ensemble: "Ensemble", compressed: "Ensemble") -> str:
     from pfge.compression.quality import Judge
 
-    data = bench.splits.validation
-    quality = Judge(ensemble, bench.in_batches(data), with_targets=True).measure(compressed)
+    data = session.splits.validation
+    quality = Judge(ensemble, session.in_batches(data), with_targets=True).measure(compressed)
     return (
         f"On {len(data):,} validation images: KL {quality.kl:.6f} from the original's predictions, "
         f"NLL {quality.nll_increase:+.6f}"

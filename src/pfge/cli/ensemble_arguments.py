@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pfge.lab.session import Bench
+    from pfge.lab.session import Session
 
 WHERE_FROM = "An ensemble in a run folder has the run's data and model; any other needs --config, or --set."
 
@@ -33,13 +33,13 @@ def find_config(options: argparse.Namespace) -> Path | None:
     return given or next((p / CONFIG for p in parents if (p / CONFIG).is_file()), None)
 
 
-def open_bench_of(options: argparse.Namespace) -> "Bench":
+def open_session_of(options: argparse.Namespace) -> "Session":
     """Set up the experiment that an ensemble belongs to, by its run's config or the one that is given."""
     from pfge.lab.config.toml import load_experiment
     from pfge.lab.engine import Engine
     from pfge.lab.run.folder import RunFolder
     from pfge.lab.run.progress import Reporter
-    from pfge.lab.session import Bench
+    from pfge.lab.session import Session
     from pfge.storage.files import StorageError
 
     folder: Path = options.ensemble
@@ -52,4 +52,4 @@ def open_bench_of(options: argparse.Namespace) -> "Bench":
     overrides = [*options.set, *(["data.download=true"] if options.download else [])]
     experiment = load_experiment(config, overrides)
     engine = Engine(experiment.engine)
-    return Bench.set_up(experiment, RunFolder(folder), engine, Reporter(quiet=not engine.is_first))
+    return Session.set_up(experiment, RunFolder(folder), engine, Reporter(quiet=not engine.is_first))

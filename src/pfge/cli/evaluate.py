@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_bench_of
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
 
 if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
@@ -54,18 +54,18 @@ def run(options: argparse.Namespace) -> int:
     from pfge.storage.files import write_json
 
     folder: Path = options.ensemble
-    bench = open_bench_of(options)
-    engine = bench.engine
-    ensemble = bench.load_ensemble(folder)
+    session = open_session_of(options)
+    engine = session.engine
+    ensemble = session.load_ensemble(folder)
     if options.calibrate:
-        ensemble = calibrate(bench, ensemble, options.calibrate)
+        ensemble = calibrate(session, ensemble, options.calibrate)
         engine.first_does(lambda: ensemble.save(folder))
     found = assess(
-        bench,
+        session,
         ensemble,
         ood=options.ood,
         corruptions=options.corruptions,
-        against=bench.load_ensemble(options.against) if options.against else None,
+        against=session.load_ensemble(options.against) if options.against else None,
         seed=options.seed,
     )
     if engine.is_first:

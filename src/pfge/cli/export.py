@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_bench_of
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,12 +37,12 @@ def run(options: argparse.Namespace) -> int:
     from pfge.ensemble import Ensemble
     from pfge.export import export_onnx, export_torch
 
-    bench = open_bench_of(options)
+    session = open_session_of(options)
     # Not with the engine's forward pass: a file takes inputs alone, in float32.
-    ensemble = Ensemble.load(options.ensemble, bench.build_model)
-    example = bench.first_inputs(EXAMPLES)
+    ensemble = Ensemble.load(options.ensemble, session.build_model)
+    example = session.first_inputs(EXAMPLES)
     if options.format == "onnx":
-        names = bench.splits.train.class_names
+        names = session.splits.train.class_names
         exported = export_onnx(ensemble, options.out, example, classes=names)
     else:
         exported = export_torch(ensemble, options.out, example)
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     print(
         f"{exported.path}: {len(ensemble)} members, {exported.bytes:,} bytes, weights {weights}, "
         f"probabilities within {exported.largest_difference:.1g} of PyTorch's; inputs {_shape(example)}, "
-        f"{_normalization(bench.splits.normalization)}"
+        f"{_normalization(session.splits.normalization)}"
     )
     return 0
 

@@ -17,7 +17,7 @@ from pfge.cli import (
     diagnose,
     evaluate,
     export,
-    forms,
+    formats,
     landscape,
     plan,
     predict,
@@ -38,7 +38,7 @@ COMMANDS = (
     landscape,
     compress,
     cascade,
-    forms,
+    formats,
     export,
     predict,
 )

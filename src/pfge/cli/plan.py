@@ -15,7 +15,7 @@ def add_parser(commands: "SubParsers") -> None:
     parser = commands.add_parser(
         "plan",
         help="say which ensembles fit into a memory, and where their members are taken",
-        description="Print, for each method and each form of storing, the most members that fit into the "
+        description="Print, for each method and each format of storing, the most members that fit into the "
         "memory at test time, their bytes, the memory that collecting them takes, and the iterations and "
         "rates at which they are taken. Nothing is trained, and the model takes no memory.",
     )

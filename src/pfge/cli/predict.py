@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_bench_of
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pfge.cli.compare import SubParsers
-    from pfge.lab.session import Bench
+    from pfge.lab.session import Session
 
 
 def add_parser(commands: "SubParsers") -> None:
@@ -42,18 +42,18 @@ def run(options: argparse.Namespace) -> int:
 
     if options.top < 1:
         raise ValueError(f"--top must be at least 1, got {options.top}")
-    bench = open_bench_of(options)
-    shape = bench.first_inputs(1).shape[1:]
+    session = open_session_of(options)
+    shape = session.first_inputs(1).shape[1:]
     inputs, paths, unread = [], [], 0
     for path in options.images:
         try:
-            inputs.append(read_picture_inputs(path, bench.splits.test, bench.splits.normalization, shape))
+            inputs.append(read_picture_inputs(path, session.splits.test, session.splits.normalization, shape))
             paths.append(path)
         except DataError as error:
             unread += 1
             print(f"pfge: error: {error}", file=sys.stderr)
-    names = bench.splits.train.class_names
-    for path, probabilities in zip(paths, _predict(bench, options, inputs), strict=True):
+    names = session.splits.train.class_names
+    for path, probabilities in zip(paths, _predict(session, options, inputs), strict=True):
         best = probabilities.topk(min(options.top, len(names)))
         found = {names[c]: p for p, c in zip(best.values.tolist(), best.indices.tolist(), strict=True)}
         if options.json:
@@ -63,20 +63,20 @@ def run(options: argparse.Namespace) -> int:
     return 2 if unread else 0
 
 
-def _predict(bench: "Bench", options: argparse.Namespace, inputs: "list[Tensor]") -> "list[Tensor]":
+def _predict(session: "Session", options: argparse.Namespace, inputs: "list[Tensor]") -> "list[Tensor]":
     """Return the probabilities of each picture."""
     import torch
 
     from pfge.cascade.cascade import Cascade
 
-    ensemble = bench.load_ensemble(options.ensemble)
+    ensemble = session.load_ensemble(options.ensemble)
     cascade = Cascade.load(options.cascade) if options.cascade else None
     if not inputs:
         return []
-    size = bench.experiment.data.evaluation_batch_size
+    size = session.experiment.data.evaluation_batch_size
     # The engine's forward pass takes pairs of inputs and labels.
     batches = [
-        [torch.stack(inputs[at : at + size]).to(bench.engine.device)] for at in range(0, len(inputs), size)
+        [torch.stack(inputs[at : at + size]).to(session.engine.device)] for at in range(0, len(inputs), size)
     ]
     if cascade:
         return list(cascade.predict_batches(ensemble, batches).probabilities.cpu())

@@ -18,9 +18,9 @@ from pfge.metrics.scores import Scores
 from pfge.reports.tables import diagnosis
 from pfge.reports.tables.calibration import assessment_tables
 from pfge.reports.tables.connectivity import connectivity_tables
-from pfge.reports.tables.formats import form_table
+from pfge.reports.tables.formats import format_table
 from pfge.reports.tables.run_tables import REFERENCE, run_tables
-from pfge.reports.whole_rows import whole_forms
+from pfge.reports.whole_rows import whole_formats
 
 
 def print_comparison(results: Sequence[dict[str, Any]], experiment: Experiment, folder: Path) -> None:
@@ -57,9 +57,9 @@ def print_connectivity(results: Sequence[dict[str, Any]], figure: Path) -> None:
     _console().print(f"Figure: {figure}", markup=False, highlight=False)
 
 
-def print_forms(results: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Print what each form takes and is worth, and how to see it."""
-    table = form_table(whole_forms([*results]))
+def print_formats(results: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Print what each format takes and is worth, and how to see it."""
+    table = format_table(whole_formats([*results]))
     _print(table.title, table.columns, table.cells, table.note)
     _console().print(f"One picture of it: pfge report {folder}", markup=False, highlight=False)
 
@@ -87,7 +87,7 @@ def print_plans(plans: Sequence[Plan], title: str) -> None:
             str(plan.members),
             str(plan.setting.cycle),
             str(plan.setting.period) if plan.method == "PFGE" else "",
-            plan.form.name,
+            plan.format.name,
             f"{plan.nbytes:,}",
             f"+{plan.training_bytes:,}",
         ]

@@ -12,7 +12,7 @@ from pfge.weights import Weights, count_bytes
 
 
 @dataclass(frozen=True)
-class Form:
+class StorageFormat:
     """How members are stored.
 
     Args:
@@ -26,7 +26,7 @@ class Form:
     bits: int = 32
 
     def store(self, ensemble: Ensemble) -> Ensemble:
-        """Return an ensemble in this form, as `compress` would make it."""
+        """Return an ensemble in this format, as `compress` would make it."""
         if self.settings is None:
             return ensemble
         packed = pack_members(ensemble.members, self.bits, self.settings)
@@ -64,18 +64,18 @@ def _small_size(tensor: Tensor, members: int, settings: PackSettings) -> int:
     return members * min(own, tensor.numel() * settings.small_bits // 8)
 
 
-FORMS = (
-    Form("float32"),
-    Form("int8", PackSettings(base_bits=None, group=None, small_bits=16), 8),
-    Form("int8 base + 3 bits", PackSettings(small_bits=16), 3),
-    Form("int8 base + 1 bit", PackSettings(small_bits=16), 1),
+FORMATS = (
+    StorageFormat("float32"),
+    StorageFormat("int8", PackSettings(base_bits=None, group=None, small_bits=16), 8),
+    StorageFormat("int8 base + 3 bits", PackSettings(small_bits=16), 3),
+    StorageFormat("int8 base + 1 bit", PackSettings(small_bits=16), 1),
 )
 """Widest first; packed members have BatchNorm, biases and the like in float16, as these are much of a small
 delta. "int8 base + 3 bits" is what `pfge compress --small-bits 16` makes."""
-FORMS_OF_ONE = (FORMS[0], Form("int8 base", PackSettings(small_bits=16)))
+FORMATS_OF_ONE = (FORMATS[0], StorageFormat("int8 base", PackSettings(small_bits=16)))
 """One member adds nothing to the base."""
 
 
-def forms_of(members: int) -> tuple[Form, ...]:
-    """Return the forms that so many members can be stored in; the first is as they are."""
-    return FORMS if members > 1 else FORMS_OF_ONE
+def formats_of(members: int) -> tuple[StorageFormat, ...]:
+    """Return the formats that so many members can be stored in; the first is as they are."""
+    return FORMATS if members > 1 else FORMATS_OF_ONE

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pfge.compression.formats import FORMS, FORMS_OF_ONE, Form
+from pfge.compression.formats import FORMATS, FORMATS_OF_ONE, StorageFormat
 from pfge.lab.models import build_model
 from pfge.methods import Setting
 from pfge.weights import Weights, count_bytes, view_weights
 
-METHODS = {"PFGE": FORMS, "FGE": FORMS, "SWA": FORMS_OF_ONE}
+METHODS = {"PFGE": FORMATS, "FGE": FORMATS, "SWA": FORMATS_OF_ONE}
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Plan:
 
     Attributes:
         method: PFGE, FGE or SWA.
-        form: How members are stored.
+        format: How members are stored.
         setting: Cycle, period, iterations and rates.
         members: How many are used at test time, the last ones if the method makes more.
         nbytes: Of the members at test time; one model more is in memory while they predict.
@@ -28,7 +28,7 @@ class Plan:
     """
 
     method: str
-    form: Form
+    format: StorageFormat
     setting: Setting
     members: int
     nbytes: int
@@ -57,7 +57,7 @@ def describe_layout(name: str, *, classes: int, channels: int = 3) -> Weights:
 
 
 def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
-    """Return, for each method and form, the plan with the most members that fits.
+    """Return, for each method and format, the plan with the most members that fits.
 
     Where a method's members do not fit, PFGE gets longer periods, so that it makes fewer, and of FGE the
     last few are used.
@@ -73,29 +73,31 @@ def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
     _warn_of_remainders(setting)
     fitting = [
         plan
-        for method, forms in METHODS.items()
-        for form in forms
-        for plan in _largest(method, form, layout, memory, setting)
+        for method, formats in METHODS.items()
+        for stored_as in formats
+        for plan in _largest(method, stored_as, layout, memory, setting)
     ]
     if not fitting:
-        least = FORMS_OF_ONE[-1].size(layout, 1)
+        least = FORMATS_OF_ONE[-1].size(layout, 1)
         raise ValueError(
             f"memory must be at least {least:,} bytes, which one member (SWA) takes as an int8 base, got "
             f"{memory:,}; raise it, or take a smaller model; two members take "
-            f"{FORMS[-1].size(layout, 2):,} with a bit each, and one takes {count_bytes(layout):,} as float32"
+            f"{FORMATS[-1].size(layout, 2):,} with a bit each, and one {count_bytes(layout):,} as float32"
         )
     return fitting
 
 
-def _largest(method: str, form: Form, layout: Weights, memory: int, setting: Setting) -> Iterator[Plan]:
+def _largest(
+    method: str, stored_as: StorageFormat, layout: Weights, memory: int, setting: Setting
+) -> Iterator[Plan]:
     """Yield the plan with the most members that fit, if there is one."""
     for tried, members in _choices(method, setting):
-        nbytes = form.size(layout, members)
+        nbytes = stored_as.size(layout, members)
         if nbytes <= memory:
             made = len(_iterations(method, tried))
             kept = made if method != "SWA" else 0
             mean = 0 if method == "FGE" else _mean_bytes(layout)
-            yield Plan(method, form, tried, members, nbytes, mean + kept * count_bytes(layout))
+            yield Plan(method, stored_as, tried, members, nbytes, mean + kept * count_bytes(layout))
             return
 
 

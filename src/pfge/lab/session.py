@@ -39,7 +39,7 @@ from pfge.weights import Weights, count_bytes, view_weights
 
 
 @dataclass(frozen=True)
-class Bench:
+class Session:
     """An experiment set up on this machine."""
 
     experiment: Experiment
@@ -49,11 +49,13 @@ class Bench:
     reporter: Reporter
 
     @classmethod
-    def set_up(cls, experiment: Experiment, folder: RunFolder, engine: Engine, reporter: Reporter) -> "Bench":
+    def set_up(
+        cls, experiment: Experiment, folder: RunFolder, engine: Engine, reporter: Reporter
+    ) -> "Session":
         """Load the data of an experiment."""
-        bench = cls(experiment, folder, engine, _load_splits(experiment.data), reporter)
-        bench._require_fitting_model()
-        return bench
+        session = cls(experiment, folder, engine, _load_splits(experiment.data), reporter)
+        session._require_fitting_model()
+        return session
 
     def build_model(self, **options: Any) -> nn.Module:
         """Return a new model; its initial weights depend on the caller's random state.
@@ -200,13 +202,15 @@ class Bench:
 
 
 @contextmanager
-def open_bench(experiment: Experiment, path: Path, reporter: Reporter) -> Iterator[Bench]:
+def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iterator[Session]:
     """Set an experiment up in a folder, which is held while the context lasts."""
     engine = Engine(experiment.engine)
     folder = RunFolder(path)
     with folder.opened(experiment) if engine.is_first else nullcontext():
         engine.wait_for_all()
-        yield Bench.set_up(experiment, folder, engine, reporter if engine.is_first else Reporter(quiet=True))
+        yield Session.set_up(
+            experiment, folder, engine, reporter if engine.is_first else Reporter(quiet=True)
+        )
 
 
 def _load_splits(settings: DataSettings) -> Splits:

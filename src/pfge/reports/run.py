@@ -12,7 +12,7 @@ from pfge.lab.run.results import read_results
 from pfge.methods import METHODS, Setting
 from pfge.reports.figures.landscape import draw_landscape
 from pfge.reports.tables.comparison import by_method
-from pfge.reports.whole_rows import is_whole_evaluation, whole_forms, whole_rows, whole_traces
+from pfge.reports.whole_rows import is_whole_evaluation, whole_formats, whole_rows, whole_traces
 from pfge.storage.files import StorageError, read_json_object
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ class Run:
         return whole_traces(read_results(self.folder.connectivity))
 
     @cached_property
-    def forms(self) -> list[dict[str, Any]]:
-        """The ensembles in the forms that they can be shipped in, if they were measured."""
-        return whole_forms(read_results(self.folder.forms))
+    def formats(self) -> list[dict[str, Any]]:
+        """The ensembles in the formats that they can be shipped in, if they were measured."""
+        return whole_formats(read_results(self.folder.formats))
 
     @cached_property
     def landscape(self) -> str:

@@ -21,9 +21,9 @@ def whole_traces(results: list[Any]) -> list[dict[str, Any]]:
     return [row for row in results if isinstance(row, dict) and _is_trace(row)]
 
 
-def whole_forms(results: list[Any]) -> list[dict[str, Any]]:
-    """Return the forms of ensembles that tables and figures can show."""
-    return [row for row in results if isinstance(row, dict) and _is_form(row)]
+def whole_formats(results: list[Any]) -> list[dict[str, Any]]:
+    """Return the formats of ensembles that tables and figures can show."""
+    return [row for row in results if isinstance(row, dict) and _is_format(row)]
 
 
 def is_whole_evaluation(found: dict[str, Any]) -> bool:
@@ -44,9 +44,9 @@ def _is_whole(row: dict[str, Any], part: str) -> bool:
     )
 
 
-def _is_form(row: dict[str, Any]) -> bool:
+def _is_format(row: dict[str, Any]) -> bool:
     return (
-        all(isinstance(row.get(key), str) for key in ("method", "form"))
+        all(isinstance(row.get(key), str) for key in ("method", "format"))
         and type(row.get("cascade")) is bool
         and all(type(row.get(key)) is int for key in ("seed", *COUNTS))
         and all(row[key] > 0 for key in COUNTS)

@@ -1,4 +1,4 @@
-"""The forms of a run's ensembles: numbers against compress(), Cascade and the comparison, and repeats."""
+"""The formats of a run's ensembles: numbers against compress(), Cascade and the comparison, and repeats."""
 
 import json
 import shutil
@@ -10,10 +10,10 @@ import pytest
 
 from pfge import Cascade, Ensemble, compress, fit_cascade
 from pfge.calibration import Temperatures
-from pfge.compression.formats import FORMS
+from pfge.compression.formats import FORMATS
 from pfge.lab.data import Splits, evaluation_batches, load_data, take
 from pfge.lab.experiments import formats as measuring
-from pfge.lab.experiments.formats import measure_forms
+from pfge.lab.experiments.formats import measure_formats
 from pfge.lab.run.progress import Reporter
 from pfge.metrics.functional import accuracy, negative_log_likelihood
 from pfge.metrics.uncertainty import kl_divergence
@@ -28,7 +28,7 @@ SETTINGS = (
     "ensemble.methods=['SWA','FGE','PFGE']",
     "ensemble.length=8",
 )
-NAMES = [form.name for form in FORMS]
+NAMES = [stored_as.name for stored_as in FORMATS]
 COMPRESSED: dict[str, dict[str, Any]] = {
     "int8": {"base_bits": None, "delta_bits": 8, "group": None, "small_bits": 16},
     "int8 base + 3 bits": {"delta_bits": 3, "small_bits": 16},
@@ -39,7 +39,7 @@ Rows = list[dict[str, Any]]
 
 
 def measured(folder: Path) -> Rows:
-    return measure_forms(folder, Reporter(quiet=True))
+    return measure_formats(folder, Reporter(quiet=True))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def folder(run_folder: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison whose forms are all measured."""
+    """A comparison whose formats are all measured."""
     folder = Path(shutil.copytree(run_folder, tmp_path_factory.mktemp("runs") / "measured"))
     measured(folder)
     return folder
@@ -70,13 +70,13 @@ def digits() -> Splits:
     return replace(splits, test=take(splits.test, 200, 0, part="test data"))
 
 
-def lines(folder: Path, file: str = "forms.jsonl") -> Rows:
+def lines(folder: Path, file: str = "formats.jsonl") -> Rows:
     return [json.loads(line) for line in (folder / file).read_text().splitlines()]
 
 
-def row_of(folder: Path, method: str, form: str, cascade: bool = False) -> dict[str, Any]:
-    wanted = (method, form, cascade)
-    (found,) = [r for r in lines(folder) if (r["method"], r["form"], r["cascade"]) == wanted]
+def row_of(folder: Path, method: str, stored_as: str, cascade: bool = False) -> dict[str, Any]:
+    wanted = (method, stored_as, cascade)
+    (found,) = [r for r in lines(folder) if (r["method"], r["format"], r["cascade"]) == wanted]
     return found
 
 
@@ -99,7 +99,7 @@ def test_every_method_is_measured_in_every_form_and_those_of_several_members_as_
     expected = {"w0": one, "SWA": one, "FGE*": several, "FGE": several, "PFGE": several}
     found: dict[str, list[tuple[str, bool]]] = {}
     for row in lines(finished):
-        found.setdefault(row["method"], []).append((row["form"], row["cascade"]))
+        found.setdefault(row["method"], []).append((row["format"], row["cascade"]))
     assert found == expected
     assert list(found) == ["w0", "SWA", "FGE*", "PFGE", "FGE"]  # the largest last
 
@@ -123,13 +123,13 @@ def test_members_as_they_are_have_the_numbers_of_the_comparison(finished: Path) 
         assert (row["mean_members"], row["most_members"]) == (result["members"], result["members"])
 
 
-@pytest.mark.parametrize("form", COMPRESSED)
+@pytest.mark.parametrize("stored_as", COMPRESSED)
 def test_a_compressed_form_is_what_compress_makes(
-    finished: Path, digits: Splits, form: str, tmp_path: Path
+    finished: Path, digits: Splits, stored_as: str, tmp_path: Path
 ) -> None:
     original = loaded(finished)
-    made = compress(original, **COMPRESSED[form])
-    row = row_of(finished, "PFGE", form)
+    made = compress(original, **COMPRESSED[stored_as])
+    row = row_of(finished, "PFGE", stored_as)
     assert row["bytes"] == made.nbytes
     made.save(tmp_path / "made")
     assert row["file_bytes"] == pytest.approx(_files(tmp_path / "made"), abs=200)  # the manifest names models
@@ -159,25 +159,25 @@ def test_starred_methods_are_the_last_members(finished: Path) -> None:
     assert row_of(finished, "FGE*", "int8 base + 1 bit")["members"] == 2
 
 
-@pytest.mark.parametrize("form", ["float32", "int8 base + 3 bits"])
+@pytest.mark.parametrize("stored_as", ["float32", "int8 base + 3 bits"])
 @pytest.mark.parametrize("method", ["PFGE", "FGE"])
 def test_a_cascade_is_fitted_on_validation_data_and_measured_on_test_data(
-    finished: Path, digits: Splits, method: str, form: str
+    finished: Path, digits: Splits, method: str, stored_as: str
 ) -> None:
     ensemble = loaded(finished, method)
-    if form in COMPRESSED:
-        ensemble = compress(ensemble, **COMPRESSED[form])
+    if stored_as in COMPRESSED:
+        ensemble = compress(ensemble, **COMPRESSED[stored_as])
     cascade = fit_cascade(
         ensemble, batches(digits, "validation"), digits.validation.labels, max_accuracy_loss=0.001
     )
     found = cascade.predict_batches(ensemble, batches(digits, "test"))
-    row = row_of(finished, method, form, cascade=True)
+    row = row_of(finished, method, stored_as, cascade=True)
     assert row["mean_members"] == pytest.approx(found.asked.double().mean().item())
     assert row["most_members"] == int(found.asked.max())
     assert row["test"]["accuracy"] == accuracy(found.probabilities, digits.test.labels)
     nll = negative_log_likelihood(found.probabilities, digits.test.labels)
     assert row["test"]["nll"] == pytest.approx(nll, rel=1e-4)
-    plain = row_of(finished, method, form)
+    plain = row_of(finished, method, stored_as)
     assert 1 <= row["mean_members"] < plain["mean_members"]
     assert row["bytes"] == plain["bytes"]
     assert row["file_bytes"] > plain["file_bytes"]  # by cascade.json
@@ -189,7 +189,7 @@ def test_temperatures_that_were_saved_later_change_nothing(folder: Path, finishe
     ensemble.with_members(list(ensemble.members), temperatures=at_temperatures).save(
         folder / "seed-1" / "ensembles" / "PFGE"
     )
-    (folder / "forms.jsonl").write_text(
+    (folder / "formats.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in lines(finished) if row["method"] != "PFGE")
     )
     measured(folder)
@@ -200,21 +200,21 @@ def test_temperatures_that_were_saved_later_change_nothing(folder: Path, finishe
 
 
 def test_a_second_time_nothing_is_predicted(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = (finished / "forms.jsonl").read_bytes()
+    before = (finished / "formats.jsonl").read_bytes()
     monkeypatch.setattr(Ensemble, "predict_each", None)
     assert measured(finished) == lines(finished)
-    assert (finished / "forms.jsonl").read_bytes() == before
+    assert (finished / "formats.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("after", [9, 25])
 def test_after_a_kill_the_bytes_are_those_of_a_run_that_was_not_killed(
     folder: Path, finished: Path, after: int
 ) -> None:
-    whole = (finished / "forms.jsonl").read_bytes().splitlines(keepends=True)
+    whole = (finished / "formats.jsonl").read_bytes().splitlines(keepends=True)
     torn = b"".join(whole[:after]) + whole[after][:40]
-    (folder / "forms.jsonl").write_bytes(torn)
+    (folder / "formats.jsonl").write_bytes(torn)
     measured(folder)
-    assert (folder / "forms.jsonl").read_bytes() == b"".join(whole)
+    assert (folder / "formats.jsonl").read_bytes() == b"".join(whole)
 
 
 def test_what_was_measured_before_a_stop_is_kept(
@@ -238,8 +238,8 @@ def test_without_validation_data_there_are_no_cascades_and_it_says_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run(tiny("ensemble.methods=['PFGE']", "ensemble.length=8"), tmp_path / "run")
-    rows = measure_forms(tmp_path / "run", Reporter())
-    assert [(row["method"], row["form"]) for row in rows] == [
+    rows = measure_formats(tmp_path / "run", Reporter())
+    assert [(row["method"], row["format"]) for row in rows] == [
         ("w0", "float32"),
         ("w0", "int8 base"),
         *(("PFGE", name) for name in NAMES),
@@ -266,7 +266,7 @@ def test_a_run_that_is_not_finished_is_named(folder: Path) -> None:
     assert refused(folder) == (
         f"{folder} has no finished PFGE for seed 1 yet; run pfge compare --out {folder} to its end"
     )
-    assert not (folder / "forms.jsonl").exists()
+    assert not (folder / "formats.jsonl").exists()
 
 
 def test_an_ensemble_that_was_removed_is_named(folder: Path) -> None:
@@ -278,12 +278,12 @@ def test_an_ensemble_that_was_removed_is_named(folder: Path) -> None:
     ("line", "expected"),
     [
         ("{", "line 1 of {file} must be JSON"),
-        ("[1]", "{file} must hold results of pfge forms, got '[1]'; remove that line"),
-        ('{"seed": 1}', "{file} must hold results of pfge forms, got \"{{'seed': 1}}\"; remove that line"),
+        ("[1]", "{file} must hold results of pfge formats, got '[1]'; remove that line"),
+        ('{"seed": 1}', "{file} must hold results of pfge formats, got \"{{'seed': 1}}\"; remove that line"),
     ],
 )
 def test_a_broken_line_is_named(folder: Path, line: str, expected: str) -> None:
-    file = folder / "forms.jsonl"
+    file = folder / "formats.jsonl"
     file.write_text(line + "\n")
     assert refused(folder).startswith(expected.format(file=file))
     assert file.read_text() == line + "\n"

@@ -1,4 +1,4 @@
-"""A branch listens for PFGE up to its first restart; a second trajectory goes on from there."""
+"""A fork listens for PFGE up to its first restart; a second trajectory goes on from there."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pfge import FGE, PFGE, Trajectory, copy_weights, load_checkpoint, save_checkpoint, view_weights
-from pfge.lab.training.fork import Branch
+from pfge.lab.training.fork import Fork
 from pfge.weights import Weights
 from tests.toys import advance, assert_same_weights, make_mlp, make_sgd, train
 
@@ -16,11 +16,11 @@ CYCLE, PERIOD, LENGTH = 2, 4, 16
 def branched(clear_momentum: bool, file: Path) -> tuple[list[Weights], list[Weights]]:
     """Return the members of FGE and of PFGE where the two share the first period."""
     fge = FGE(CYCLE)
-    branch = Branch(PFGE(CYCLE, PERIOD, clear_momentum=clear_momentum))
-    shared = train(make_mlp(), [fge, branch], 0)
+    fork = Fork(PFGE(CYCLE, PERIOD, clear_momentum=clear_momentum))
+    shared = train(make_mlp(), [fge, fork], 0)
     for _ in range(LENGTH):
         advance(shared, 1)
-        if state := branch.state(shared):
+        if state := fork.state(shared):
             save_checkpoint(file, state)
     pfge = PFGE(CYCLE, PERIOD, clear_momentum=clear_momentum)
     own = train(make_mlp(), [pfge], 0)
@@ -35,7 +35,7 @@ def test_members_are_those_of_two_separate_runs(clear_momentum: bool, tmp_path: 
     fge, pfge = FGE(CYCLE), PFGE(CYCLE, PERIOD, clear_momentum=clear_momentum)
     train(make_mlp(), [fge], LENGTH)
     train(make_mlp(), [pfge], LENGTH)
-    shared = branched(clear_momentum, tmp_path / "branch.checkpoint")
+    shared = branched(clear_momentum, tmp_path / "fork.checkpoint")
     for members, alone in zip(shared, (fge.members(), pfge.members()), strict=True):
         assert len(members) == len(alone)
         for member, other in zip(members, alone, strict=True):
@@ -45,45 +45,45 @@ def test_members_are_those_of_two_separate_runs(clear_momentum: bool, tmp_path: 
 def test_a_branch_does_not_bend_the_shared_path() -> None:
     plain, watched = make_mlp(), make_mlp()
     train(plain, [], LENGTH)
-    train(watched, [Branch(PFGE(CYCLE, PERIOD))], LENGTH)
+    train(watched, [Fork(PFGE(CYCLE, PERIOD))], LENGTH)
     assert_same_weights(view_weights(watched), view_weights(plain))
 
 
 def test_a_branch_may_share_a_trajectory_with_a_collector_that_steers() -> None:
     model = make_mlp()
-    trajectory = Trajectory(model, make_sgd(model), None, [PFGE(CYCLE, PERIOD), Branch(PFGE(CYCLE, PERIOD))])
+    trajectory = Trajectory(model, make_sgd(model), None, [PFGE(CYCLE, PERIOD), Fork(PFGE(CYCLE, PERIOD))])
     assert [collector.steers for collector in trajectory.collectors] == [True, False]
 
 
 def test_the_second_path_begins_at_the_first_restart_and_is_told_once() -> None:
-    branch = Branch(PFGE(CYCLE, PERIOD))
-    shared = train(make_mlp(), [branch], 0)
+    fork = Fork(PFGE(CYCLE, PERIOD))
+    shared = train(make_mlp(), [fork], 0)
     told = []
     for iteration in range(1, LENGTH + 1):
         advance(shared, 1)
-        if branch.state(shared) is not None:
+        if fork.state(shared) is not None:
             told.append(iteration)
     assert told == [PERIOD]
 
 
 def test_nothing_is_wanted_after_the_first_restart() -> None:
-    branch = Branch(PFGE(CYCLE, PERIOD))
-    train(make_mlp(), [branch], LENGTH)
-    assert [i for i in range(1, LENGTH + 1) if branch.due(i)] == []
-    assert (len(branch.members()), branch.iterations) == (1, [PERIOD])
+    fork = Fork(PFGE(CYCLE, PERIOD))
+    train(make_mlp(), [fork], LENGTH)
+    assert [i for i in range(1, LENGTH + 1) if fork.due(i)] == []
+    assert (len(fork.members()), fork.iterations) == (1, [PERIOD])
 
 
 def test_up_to_the_first_restart_the_collector_decides_what_is_wanted() -> None:
-    branch = Branch(PFGE(CYCLE, PERIOD))
-    branch.begin(view_weights(make_mlp()))
-    assert [i for i in range(1, PERIOD + 1) if branch.due(i)] == [2, 4]
+    fork = Fork(PFGE(CYCLE, PERIOD))
+    fork.begin(view_weights(make_mlp()))
+    assert [i for i in range(1, PERIOD + 1) if fork.due(i)] == [2, 4]
 
 
 @pytest.mark.parametrize("clear_momentum", [True, False])
 def test_momentum_goes_along_unless_it_is_to_be_cleared(clear_momentum: bool) -> None:
-    branch = Branch(PFGE(CYCLE, PERIOD, clear_momentum=clear_momentum))
-    shared = train(make_mlp(), [branch], PERIOD)
-    state = branch.state(shared)
+    fork = Fork(PFGE(CYCLE, PERIOD, clear_momentum=clear_momentum))
+    shared = train(make_mlp(), [fork], PERIOD)
+    state = fork.state(shared)
     assert state is not None
     assert bool(state["optimizer"]["state"]) is not clear_momentum
     assert shared.optimizer.state  # the shared path keeps its own either way
@@ -92,17 +92,17 @@ def test_momentum_goes_along_unless_it_is_to_be_cleared(clear_momentum: bool) ->
 @pytest.mark.parametrize("stop", [1, 2, 3, 4, 5, 15])
 def test_a_shared_run_resumes_at_any_iteration(stop: int, tmp_path: Path) -> None:
     states = []
-    branch = Branch(PFGE(CYCLE, PERIOD, store=tmp_path / "members"))
-    shared = train(make_mlp(), [branch], stop)
-    states.append(branch.state(shared))
+    fork = Fork(PFGE(CYCLE, PERIOD, store=tmp_path / "members"))
+    shared = train(make_mlp(), [fork], stop)
+    states.append(fork.state(shared))
     save_checkpoint(tmp_path / "shared", shared.state_dict())
 
-    branch = Branch(PFGE(CYCLE, PERIOD, store=tmp_path / "members"))
-    shared = train(make_mlp(), [branch], 0)
+    fork = Fork(PFGE(CYCLE, PERIOD, store=tmp_path / "members"))
+    shared = train(make_mlp(), [fork], 0)
     shared.load_state_dict(load_checkpoint(tmp_path / "shared"))
     for _ in range(LENGTH - stop):
         advance(shared, 1)
-        states.append(branch.state(shared))
+        states.append(fork.state(shared))
     (restart,) = [copy_weights(state["weights"]) for state in states if state]
 
     alone = PFGE(CYCLE, PERIOD)
@@ -111,16 +111,16 @@ def test_a_shared_run_resumes_at_any_iteration(stop: int, tmp_path: Path) -> Non
 
 
 def test_weights_that_are_not_finite_are_refused_for_the_collector() -> None:
-    branch = Branch(PFGE(CYCLE, PERIOD))
+    fork = Fork(PFGE(CYCLE, PERIOD))
     weights = {"w": torch.zeros(3)}
-    branch.begin(weights)
+    fork.begin(weights)
     with pytest.raises(ValueError, match="at iteration 2"):
-        branch.observe(2, {"w": torch.tensor([0.0, torch.nan, 0.0])})
+        fork.observe(2, {"w": torch.tensor([0.0, torch.nan, 0.0])})
 
 
 def test_a_branch_uses_as_many_iterations_as_its_collector() -> None:
-    assert Branch(PFGE(CYCLE, PERIOD)).last_use(18) == 16
+    assert Fork(PFGE(CYCLE, PERIOD)).last_use(18) == 16
 
 
 def test_a_branch_is_named_after_its_collector() -> None:
-    assert str(Branch(FGE(3))) == "Branch(FGE(cycle=3, phase=0))"
+    assert str(Fork(FGE(3))) == "Fork(FGE(cycle=3, phase=0))"

@@ -12,7 +12,7 @@ from torch import nn
 from pfge import Ensemble, view_weights
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.run.progress import Reporter
-from pfge.lab.session import open_bench
+from pfge.lab.session import open_session
 from pfge.lab.training.pretrain import find_w0, pretrain
 from pfge.storage.files import read_tensors, write_tensors
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
@@ -56,10 +56,10 @@ def test_training_takes_the_epochs_of_the_recipe(tmp_path: Path) -> None:
 def test_no_epochs_leave_the_model_as_it_is_built(tmp_path: Path) -> None:
     with (
         counted_steps() as steps,
-        open_bench(tiny("pretrain.epochs=0"), tmp_path, QUIET) as bench,
+        open_session(tiny("pretrain.epochs=0"), tmp_path, QUIET) as session,
     ):
-        w0 = find_w0(bench, 1)
-        built = view_weights(bench.build_seeded_model(1))
+        w0 = find_w0(session, 1)
+        built = view_weights(session.build_seeded_model(1))
     assert steps == [0]
     assert_same_weights(w0, built)
     assert names_in(tmp_path / "seed-1") == {"w0.safetensors"}
@@ -72,9 +72,9 @@ def test_seeds_begin_at_different_weights(tmp_path: Path) -> None:
 
 def test_options_of_pretraining_are_for_w0_alone(tmp_path: Path) -> None:
     experiment = tiny(FLAT, "pretrain.epochs=0", "pretrain.options.value=0.5")
-    with open_bench(experiment, tmp_path, QUIET) as bench:
-        assert find_w0(bench, 1)["1.weight"].unique().tolist() == [0.5]
-        assert view_weights(bench.build_model())["1.weight"].unique().tolist() == [0.0]
+    with open_session(experiment, tmp_path, QUIET) as session:
+        assert find_w0(session, 1)["1.weight"].unique().tolist() == [0.5]
+        assert view_weights(session.build_model())["1.weight"].unique().tolist() == [0.0]
 
 
 def test_options_of_pretraining_replace_those_of_the_model(tmp_path: Path) -> None:

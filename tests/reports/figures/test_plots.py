@@ -11,7 +11,7 @@ from matplotlib.text import Text
 from pfge.reports.figures import paper as figures
 from pfge.reports.figures.figure import Figure, Panel, Series
 from pfge.reports.figures.plots import save_figures
-from pfge.reports.figures.style import looks
+from pfge.reports.figures.style import styles
 from pfge.reports.report import report_figures
 from pfge.reports.run import Run
 from pfge.storage.files import StorageError
@@ -34,7 +34,7 @@ def test_every_series_is_drawn_with_its_points_and_its_methods_colour(run: Run) 
         for line, series in zip(axes.get_lines(), panel.series, strict=True):
             assert list(line.get_xdata()) == list(series.x)
             assert list(line.get_ydata()) == list(series.y)
-            assert to_hex(line.get_color()) == looks([series.method])[series.method].light
+            assert to_hex(line.get_color()) == styles([series.method])[series.method].light
 
 
 def test_a_notebook_shows_a_figure_by_itself(run: Run) -> None:
@@ -112,6 +112,6 @@ def test_without_matplotlib_the_error_says_how_to_get_it(run: Run, monkeypatch: 
 
 
 def test_methods_of_the_paper_look_different_from_each_other() -> None:
-    known = looks([*MEMBERS, "EMA", "Snapshot", "MCDropout", "DeepEnsemble"])
+    known = styles([*MEMBERS, "EMA", "Snapshot", "MCDropout", "DeepEnsemble"])
     assert len({(look.mark, look.open) for look in known.values()}) == len(known)
-    assert looks(["mine", "yours"])["mine"] != looks(["mine", "yours"])["yours"]
+    assert styles(["mine", "yours"])["mine"] != styles(["mine", "yours"])["yours"]

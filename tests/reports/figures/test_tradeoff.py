@@ -45,7 +45,7 @@ def test_a_point_is_on_the_front_exactly_if_none_beats_it(points: list[tuple[int
     assert front == sorted(set(front))
 
 
-# Without forms
+# Without formats
 
 
 def test_a_method_stands_at_its_memory_and_its_mean_over_seeds(run: Run) -> None:
@@ -77,15 +77,15 @@ def test_memory_is_named_in_models_and_in_bytes(run: Run) -> None:
 def test_the_caption_says_how_forms_are_measured_until_they_are(run: Run) -> None:
     figure = tradeoff(run)
     assert figure is not None
-    command = f"pfge forms {run.folder.path}"
+    command = f"pfge formats {run.folder.path}"
     assert command in figure.caption
     write_forms(run.folder.path)
     figure = tradeoff(Run(run.folder.path))
     assert figure is not None
-    assert "pfge forms" not in figure.caption
+    assert "pfge formats" not in figure.caption
 
 
-# With forms
+# With formats
 
 
 def four(figure: Figure | None) -> list[tuple[str, str]]:
@@ -153,7 +153,7 @@ def test_only_the_front_is_named_in_the_chart_and_shortly(with_forms: Run) -> No
 
 def test_float32_members_on_the_front_have_the_methods_name_alone(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", examples=0)
-    write_forms(folder, [row for row in form_rows(methods=["FGE"]) if row["form"] == "float32"])
+    write_forms(folder, [row for row in form_rows(methods=["FGE"]) if row["format"] == "float32"])
     write_results(folder, [])
     assert drawn(tradeoff(Run(folder)), 2, "Pareto front").names == ["FGE cascade", "FGE"]
 

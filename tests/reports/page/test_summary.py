@@ -52,7 +52,7 @@ def test_what_is_to_ship_is_said_in_its_smallest_form_that_predicts_nearly_the_s
     write_results(folder, rows_of(metrics, spread=0.002))
     rows = form_rows()
     for row in rows:  # of 32 bits a number: 8 + 4 x 1 for PFGE at 1 bit, 8 + 4 x 3 at 3 bits
-        row["kl"] = {"int8 base + 1 bit": 0.0011, "int8 base + 3 bits": 0.0001}.get(row["form"], 0.0)
+        row["kl"] = {"int8 base + 1 bit": 0.0011, "int8 base + 3 bits": 0.0001}.get(row["format"], 0.0)
     write_forms(folder, rows)
     assert (
         " As int8 base + 3 bits it takes 0.625× (625 kB) and predicts nearly the same, KL 0.0001 ± 0.0000."

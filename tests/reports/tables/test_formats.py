@@ -1,4 +1,4 @@
-"""The table of forms: means over seeds, and what of the file it can show."""
+"""The table of formats: means over seeds, and what of the file it can show."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ import pytest
 
 from pfge.reports.report import report_tables
 from pfge.reports.run import Run
-from pfge.reports.tables.formats import form_table
+from pfge.reports.tables.formats import format_table
 from tests.reports.made_run import form_rows, make_run, write_forms
 
 
 def test_a_row_has_the_mean_and_the_error_over_seeds() -> None:
-    table = form_table(form_rows(methods=["w0", "PFGE"]))
+    table = format_table(form_rows(methods=["w0", "PFGE"]))
     assert table.cells[0] == [
         "w0",
         "float32",
@@ -39,29 +39,29 @@ def test_a_row_has_the_mean_and_the_error_over_seeds() -> None:
 
 
 def test_one_seed_has_no_error() -> None:
-    table = form_table(form_rows(seeds=[1], methods=["PFGE"]))
+    table = format_table(form_rows(seeds=[1], methods=["PFGE"]))
     assert table.cells[0][5:] == ["4", "93.50", "0.2100", "0.00000"]
     assert not table.note.startswith("mean")
 
 
 def test_a_run_without_validation_data_says_why_it_has_no_cascades() -> None:
     rows = [row for row in form_rows(seeds=[1]) if not row["cascade"]]
-    assert form_table(rows).note.endswith("No cascades without validation data.")
-    assert "No cascades" not in form_table(form_rows(seeds=[1])).note
+    assert format_table(rows).note.endswith("No cascades without validation data.")
+    assert "No cascades" not in format_table(form_rows(seeds=[1])).note
 
 
 def test_the_tables_of_a_run_have_it_once_it_was_measured(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", examples=0)
-    assert "forms" not in [table.title for table in report_tables(Run(folder))]
+    assert "formats" not in [table.title for table in report_tables(Run(folder))]
     write_forms(folder)
-    assert [table.title for table in report_tables(Run(folder))] == ["methods", "calibration", "forms"]
+    assert [table.title for table in report_tables(Run(folder))] == ["methods", "calibration", "formats"]
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"method": 1},
-        {"form": None},
+        {"format": None},
         {"cascade": "yes"},
         {"seed": "1"},
         {"bytes": 0},
@@ -76,12 +76,12 @@ def test_a_line_of_another_format_is_left_out(tmp_path: Path, change: dict[str, 
     folder = make_run(tmp_path / "run", examples=0)
     good, odd = form_rows(seeds=[1])[:2]
     write_forms(folder, [good, odd | change, 7, "text"])
-    assert Run(folder).forms == [good]
+    assert Run(folder).formats == [good]
 
 
 def test_a_line_that_is_being_written_does_not_count_yet(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", examples=0)
     write_forms(folder)
-    whole = (folder / "forms.jsonl").read_text()
-    (folder / "forms.jsonl").write_text(whole[:-30])
-    assert Run(folder).forms == form_rows()[:-1]
+    whole = (folder / "formats.jsonl").read_text()
+    (folder / "formats.jsonl").write_text(whole[:-30])
+    assert Run(folder).formats == form_rows()[:-1]

@@ -12,7 +12,7 @@ from pfge.ensemble import Ensemble
 from pfge.lab.evaluation.evaluate import Evaluation, measure
 from pfge.lab.evaluation.pool import Pool
 from pfge.lab.run.results import append_result, read_results
-from pfge.lab.session import Bench
+from pfge.lab.session import Session
 from pfge.methods import Setting
 from pfge.metrics.scores import Scores, score_examples
 from pfge.storage.ensemble_folder import MANIFEST
@@ -27,48 +27,52 @@ def expected_rows(methods: Iterable[str]) -> set[str]:
     return {"w0", *methods, *(f"{name}*" for name in methods if name in STARRED)}
 
 
-def measured_rows(bench: Bench, seed: int) -> set[str]:
+def measured_rows(session: Session, seed: int) -> set[str]:
     """Return the rows of a seed that are in the results already."""
-    rows = _rows(bench, seed)
-    bench.engine.wait_for_all()  # nobody appends before everybody has looked
+    rows = _rows(session, seed)
+    session.engine.wait_for_all()  # nobody appends before everybody has looked
     return rows
 
 
-def record_collected(bench: Bench, seed: int, setting: Setting, method: str, collector: Collector) -> None:
+def record_collected(
+    session: Session, seed: int, setting: Setting, method: str, collector: Collector
+) -> None:
     """Refresh BatchNorm for every member, or the last of a starred method, save them and measure them."""
 
     def make() -> Ensemble:
-        raw = bench.make_ensemble(collector.members(), method=str(collector), iterations=collector.iterations)
+        raw = session.make_ensemble(
+            collector.members(), method=str(collector), iterations=collector.iterations
+        )
         if method.endswith("*"):
             raw = raw.last(min(setting.members, len(raw)))
-        return bench.refresh_batch_norm(raw, seed, f"seed {seed}: BatchNorm of {method}")
+        return session.refresh_batch_norm(raw, seed, f"seed {seed}: BatchNorm of {method}")
 
-    ensemble = saved_ensemble(bench, seed, method, make)
+    ensemble = saved_ensemble(session, seed, method, make)
     last = setting.members if method in STARRED else None
-    record_ensemble(bench, seed, method, ensemble, iterations=setting.iterations, last=last)
+    record_ensemble(session, seed, method, ensemble, iterations=setting.iterations, last=last)
 
 
-def saved_ensemble(bench: Bench, seed: int, method: str, make: Callable[[], Ensemble]) -> Ensemble:
+def saved_ensemble(session: Session, seed: int, method: str, make: Callable[[], Ensemble]) -> Ensemble:
     """Return the ensemble that the run folder has of a method; it is made and saved if there is none.
 
     Temperatures that were fitted and saved since are left out: a comparison measures what a method gives.
     """
-    path = bench.folder.ensemble(seed, method)
-    if not is_saved(bench, seed, method):
+    path = session.folder.ensemble(seed, method)
+    if not is_saved(session, seed, method):
         ensemble = make()
-        bench.engine.first_does(lambda: ensemble.save(path))
-    return bench.load_ensemble(path).uncalibrated()
+        session.engine.first_does(lambda: ensemble.save(path))
+    return session.load_ensemble(path).uncalibrated()
 
 
-def is_saved(bench: Bench, seed: int, method: str) -> bool:
+def is_saved(session: Session, seed: int, method: str) -> bool:
     """Tell whether the run folder has the ensemble of a method."""
-    saved = (bench.folder.ensemble(seed, method) / MANIFEST).exists()
-    bench.engine.wait_for_all()  # nobody saves before everybody has looked
+    saved = (session.folder.ensemble(seed, method) / MANIFEST).exists()
+    session.engine.wait_for_all()  # nobody saves before everybody has looked
     return saved
 
 
 def record_ensemble(
-    bench: Bench,
+    session: Session,
     seed: int,
     method: str,
     ensemble: Ensemble,
@@ -80,7 +84,7 @@ def record_ensemble(
     """Measure an ensemble and append its row, and that of its last members if they are asked for.
 
     Args:
-        bench: The experiment.
+        session: The experiment.
         seed: Which of its seeds.
         method: The name of the row.
         ensemble: What to measure.
@@ -89,8 +93,8 @@ def record_ensemble(
         last: How many of the last members have a row of their own.
     """
     last = min(last, len(ensemble)) if last else None
-    found = _evaluate(bench, seed, method, ensemble, last)
-    if not bench.engine.is_first:
+    found = _evaluate(session, seed, method, ensemble, last)
+    if not session.engine.is_first:
         return
 
     def append(name: str, pools: Mapping[str, Pool], members: int, extra: Mapping[str, Any]) -> None:
@@ -99,19 +103,19 @@ def record_ensemble(
             "method": name,
             "members": members,
             "bytes": ensemble.nbytes * members // len(ensemble),
-            "bytes_of_one": bench.bytes_of_one,
+            "bytes_of_one": session.bytes_of_one,
             "iterations": iterations,
             "trainings": trainings,
             "member_iterations": ensemble.iterations[-members:],
         }
         measured, scores = _measure(found, pools, members)
-        path = bench.folder.scores(seed, name)
+        path = session.folder.scores(seed, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, scores)
-        append_result(bench.folder.results, {**row, **measured, **extra})
+        append_result(session.folder.results, {**row, **measured, **extra})
 
     # First, so that a crash between the two leaves the method to be measured again.
-    if last and f"{method}*" not in _rows(bench, seed):
+    if last and f"{method}*" not in _rows(session, seed):
         append(f"{method}*", {part: e.last for part, e in found.items() if e.last}, last, {})
     of_members = {
         "each": {part: e.members for part, e in found.items()},
@@ -120,19 +124,19 @@ def record_ensemble(
     append(method, {part: e.pooled for part, e in found.items()}, len(ensemble), of_members)
 
 
-def _rows(bench: Bench, seed: int) -> set[str]:
-    return {row["method"] for row in read_results(bench.folder.results) if row["seed"] == seed}
+def _rows(session: Session, seed: int) -> set[str]:
+    return {row["method"] for row in read_results(session.folder.results) if row["seed"] == seed}
 
 
 def _evaluate(
-    bench: Bench, seed: int, method: str, ensemble: Ensemble, last: int | None
+    session: Session, seed: int, method: str, ensemble: Ensemble, last: int | None
 ) -> dict[str, Evaluation]:
     """Return what was found on each part of the data; temperatures are validation's on the others too."""
-    parts = bench.splits.for_evaluation()
+    parts = session.splits.for_evaluation()
     found: dict[str, Evaluation] = {}
     temperatures = None
     for part in sorted(parts, key=lambda part: part != "validation"):
-        found[part] = bench.evaluate(
+        found[part] = session.evaluate(
             ensemble,
             parts[part],
             f"seed {seed}: {method} on {part}",

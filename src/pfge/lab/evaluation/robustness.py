@@ -10,14 +10,14 @@ from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, require_corr
 from pfge.lab.evaluation.evaluate import measure
 from pfge.lab.evaluation.ood import ood_metrics, ood_scores
 from pfge.lab.evaluation.pool import Pool
-from pfge.lab.session import Bench
+from pfge.lab.session import Session
 from pfge.metrics.scores import score_examples
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.ensemble_folder import temperature_entries
 
 
 def assess(
-    bench: Bench,
+    session: Session,
     ensemble: Ensemble,
     *,
     ood: Sequence[str] = (),
@@ -28,7 +28,7 @@ def assess(
     """Return an ensemble's metrics, on test data, on unknown inputs and on corrupted ones.
 
     Args:
-        bench: The data, the model and the hardware.
+        session: The data, the model and the hardware.
         ensemble: What to measure.
         ood: Names of data sets whose inputs are of unknown kinds.
         corruptions: Names of corruptions, each at five strengths; "all" is every one.
@@ -38,36 +38,36 @@ def assess(
     names = [*CORRUPTIONS] if "all" in corruptions else [*corruptions]
     for name in names:
         require_corruption(name, STRENGTHS[0])
-    unknown = {name: _load_unknown(bench, name) for name in ood}  # errors before any long work
-    test = bench.splits.test
-    known = _pool(bench, ensemble, test, "test")
+    unknown = {name: _load_unknown(session, name) for name in ood}  # errors before any long work
+    test = session.splits.test
+    known = _pool(session, ensemble, test, "test")
     return {
         "method": ensemble.method,
         "model": ensemble.model,
         "members": len(ensemble),
         "bytes": ensemble.nbytes,
         **temperature_entries(ensemble.temperatures),
-        "data": bench.experiment.data.name,
+        "data": session.experiment.data.name,
         "images": len(test),
-        "test": _metrics(known, test) | _differences(bench, known, against),
+        "test": _metrics(known, test) | _differences(session, known, against),
         "reliability": score_examples(known.mean, test.labels.cpu()).reliability().to_dict(),
-        "ood": {name: _tell_apart(bench, ensemble, known, name, data) for name, data in unknown.items()},
+        "ood": {name: _tell_apart(session, ensemble, known, name, data) for name, data in unknown.items()},
         "corruptions": {
-            name: [_corrupt(bench, ensemble, name, strength, seed) for strength in STRENGTHS]
+            name: [_corrupt(session, ensemble, name, strength, seed) for strength in STRENGTHS]
             for name in names
         },
     }
 
 
-def calibrate(bench: Bench, ensemble: Ensemble, how: Literal["pooled", "members"]) -> Ensemble:
+def calibrate(session: Session, ensemble: Ensemble, how: Literal["pooled", "members"]) -> Ensemble:
     """Return the ensemble with temperatures fitted on validation data."""
-    data = bench.validation_for("calibrating")
-    return ensemble.calibrated(bench.in_batches(data), data.labels, each=how == "members")
+    data = session.validation_for("calibrating")
+    return ensemble.calibrated(session.in_batches(data), data.labels, each=how == "members")
 
 
-def _pool(bench: Bench, ensemble: Ensemble, data: Images, name: str) -> Pool:
+def _pool(session: Session, ensemble: Ensemble, data: Images, name: str) -> Pool:
     pool = Pool(ensemble.temperatures.pooled)
-    for member in bench.predict(ensemble, data, name):
+    for member in session.predict(ensemble, data, name):
         pool.add(member)
     return pool
 
@@ -80,11 +80,11 @@ def _metrics(pool: Pool, data: Images) -> dict[str, float]:
     return found
 
 
-def _differences(bench: Bench, pool: Pool, against: Ensemble | None) -> dict[str, float]:
+def _differences(session: Session, pool: Pool, against: Ensemble | None) -> dict[str, float]:
     if against is None:
         return {}
-    test = bench.splits.test
-    other = _pool(bench, against, test, "test, the other ensemble")
+    test = session.splits.test
+    other = _pool(session, against, test, "test, the other ensemble")
     metrics = measure(other.mean, test.labels.cpu())
     return {
         "kl_from_other": kl_divergence(other.mean, pool.mean),
@@ -93,10 +93,10 @@ def _differences(bench: Bench, pool: Pool, against: Ensemble | None) -> dict[str
     }
 
 
-def _load_unknown(bench: Bench, name: str) -> Images:
-    settings = bench.experiment.data
+def _load_unknown(session: Session, name: str) -> Images:
+    settings = session.experiment.data
     splits = load_data(name, root=settings.root_folder, download=settings.download)
-    ours, theirs = _shape(bench.splits), _shape(splits)
+    ours, theirs = _shape(session.splits), _shape(splits)
     if ours != theirs:
         raise DataError(
             f"images of unknown kinds must have the shape of {settings.name}'s, {ours}, got {theirs} of "
@@ -105,8 +105,8 @@ def _load_unknown(bench: Bench, name: str) -> Images:
     return take(splits.test, min(settings.test_images, len(splits.test)), 0, part="unknown data")
 
 
-def _tell_apart(bench: Bench, ensemble: Ensemble, known: Pool, name: str, data: Images) -> dict[str, Any]:
-    unknown = _pool(bench, ensemble, data, name)
+def _tell_apart(session: Session, ensemble: Ensemble, known: Pool, name: str, data: Images) -> dict[str, Any]:
+    unknown = _pool(session, ensemble, data, name)
     of_known, of_unknown = ood_scores(known), ood_scores(unknown)
     return {
         "images": len(data),
@@ -114,9 +114,9 @@ def _tell_apart(bench: Bench, ensemble: Ensemble, known: Pool, name: str, data: 
     }
 
 
-def _corrupt(bench: Bench, ensemble: Ensemble, name: str, strength: int, seed: int) -> dict[str, float]:
-    data = corrupted(bench.splits.test, name, strength, seed)
-    pool = _pool(bench, ensemble, data, f"{name} {strength}")
+def _corrupt(session: Session, ensemble: Ensemble, name: str, strength: int, seed: int) -> dict[str, float]:
+    data = corrupted(session.splits.test, name, strength, seed)
+    pool = _pool(session, ensemble, data, f"{name} {strength}")
     return {"strength": strength, **_metrics(pool, data)}
 
 

@@ -2,29 +2,29 @@
 
 from pfge.lab.evaluation.mc_dropout import MCDropout
 from pfge.lab.evaluation.record import record_ensemble, saved_ensemble
-from pfge.lab.session import Bench
+from pfge.lab.session import Session
 from pfge.lab.training.pretrain import find_w0, pretraining_iterations
 from pfge.weights import Weights
 
 
-def make_deep_ensemble(bench: Bench, seed: int, w0: Weights, count: int) -> None:
+def make_deep_ensemble(session: Session, seed: int, w0: Weights, count: int) -> None:
     """Train members from starts of their own, w0 being the first, and measure them."""
-    members = [w0, *(find_w0(bench, seed, number) for number in range(2, count + 1))]
-    cost = (count - 1) * pretraining_iterations(bench, seed)
-    raw = bench.make_ensemble(members, method=f"DeepEnsemble({count})")
+    members = [w0, *(find_w0(session, seed, number) for number in range(2, count + 1))]
+    cost = (count - 1) * pretraining_iterations(session, seed)
+    raw = session.make_ensemble(members, method=f"DeepEnsemble({count})")
     # Each has the BatchNorm statistics of its own training.
-    ensemble = saved_ensemble(bench, seed, "DeepEnsemble", lambda: raw)
-    record_ensemble(bench, seed, "DeepEnsemble", ensemble, iterations=cost, trainings=count)
+    ensemble = saved_ensemble(session, seed, "DeepEnsemble", lambda: raw)
+    record_ensemble(session, seed, "DeepEnsemble", ensemble, iterations=cost, trainings=count)
 
 
-def make_mc_dropout(bench: Bench, seed: int, w0: Weights, samples: int) -> None:
+def make_mc_dropout(session: Session, seed: int, w0: Weights, samples: int) -> None:
     """Measure w0 with dropout left on."""
     ensemble = MCDropout(
         w0,
-        bench.build_model,
+        session.build_model,
         samples=samples,
         seed=seed,
-        device=bench.engine.device,
-        forward=bench.engine.forward,
+        device=session.engine.device,
+        forward=session.engine.forward,
     )
-    record_ensemble(bench, seed, "MCDropout", ensemble)
+    record_ensemble(session, seed, "MCDropout", ensemble)

@@ -17,11 +17,11 @@ from pfge.lab.evaluation.record import (
 from pfge.lab.experiments.baselines import make_deep_ensemble, make_mc_dropout
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import read_results
-from pfge.lab.session import Bench, make_sgd, open_bench
+from pfge.lab.session import Session, make_sgd, open_session
 from pfge.lab.training.follower_store import FollowerStore
-from pfge.lab.training.fork import Branch
+from pfge.lab.training.fork import Fork
 from pfge.lab.training.pretrain import find_w0
-from pfge.lab.training.resumable import walk
+from pfge.lab.training.resumable import train_resumable
 from pfge.methods import LISTENERS, Setting, make_collector
 from pfge.schedules import Schedule
 from pfge.storage.checkpoint import save_checkpoint
@@ -30,86 +30,86 @@ from pfge.weights import Weights, load_weights
 
 SHARED = "shared.checkpoint"
 ALONE = "pfge.storage.checkpoint"
-BRANCH = "branch.checkpoint"
+FORK = "fork.checkpoint"
 SNAPSHOT = "snapshot.checkpoint"
 MEMBERS = "members"
 
 
 def compare(experiment: Experiment, path: Path, reporter: Reporter) -> list[dict[str, Any]]:
     """Run or continue a comparison in a folder, and return all its results."""
-    with open_bench(experiment, path, reporter) as bench:
+    with open_session(experiment, path, reporter) as session:
         for seed in experiment.seeds:
-            _compare_one(bench, seed)
-    return read_results(bench.folder.results)
+            _compare_one(session, seed)
+    return read_results(session.folder.results)
 
 
-def _compare_one(bench: Bench, seed: int) -> None:
-    measured = measured_rows(bench, seed)
-    if not measured >= expected_rows(bench.experiment.ensemble.methods):
-        _run_methods(bench, seed, measured)
-    bench.engine.first_does(lambda: _tidy(bench.folder.of_seed(seed)))
+def _compare_one(session: Session, seed: int) -> None:
+    measured = measured_rows(session, seed)
+    if not measured >= expected_rows(session.experiment.ensemble.methods):
+        _run_methods(session, seed, measured)
+    session.engine.first_does(lambda: _tidy(session.folder.of_seed(seed)))
 
 
-def _run_methods(bench: Bench, seed: int, measured: set[str]) -> None:
-    methods = bench.experiment.ensemble.methods
-    w0 = find_w0(bench, seed)
+def _run_methods(session: Session, seed: int, measured: set[str]) -> None:
+    methods = session.experiment.ensemble.methods
+    w0 = find_w0(session, seed)
     if "w0" not in measured:
-        record_ensemble(bench, seed, "w0", bench.make_ensemble([w0], method="w0", iterations=[0]))
-    setting = bench.experiment.ensemble.setting(bench.batches(seed, "ensembling").per_epoch)
-    bench.engine.first_does(lambda: _forget_members(bench.folder.of_seed(seed)))
+        record_ensemble(session, seed, "w0", session.make_ensemble([w0], method="w0", iterations=[0]))
+    setting = session.experiment.ensemble.setting(session.batches(seed, "ensembling").per_epoch)
+    session.engine.first_does(lambda: _forget_members(session.folder.of_seed(seed)))
     listeners = {
-        name: _make_collector(bench, seed, setting, name)
+        name: _make_collector(session, seed, setting, name)
         for name in dict.fromkeys(method.rstrip("*") for method in methods)
         if name in LISTENERS
     }
     rows = {name: name if name in methods else f"{name}*" for name in listeners}
     # An ensemble that is there only has to be measured: who removes the results can have them anew.
-    if any(not is_saved(bench, seed, row) for row in rows.values()):
-        _walk_together(bench, seed, setting, w0, [*listeners.values()], branches="PFGE" in methods)
+    if any(not is_saved(session, seed, row) for row in rows.values()):
+        _train_shared(session, seed, setting, w0, [*listeners.values()], forks="PFGE" in methods)
     for name, row in rows.items():
         if row not in measured:
-            record_collected(bench, seed, setting, row, listeners[name])
+            record_collected(session, seed, setting, row, listeners[name])
     waiting = [name for name in methods if name not in measured]
     for name in ("PFGE", "Snapshot"):
         if name in waiting:
-            collector = _make_collector(bench, seed, setting, name)
-            if not is_saved(bench, seed, name):
-                _walk_alone(bench, seed, setting, w0, name, collector)
-            record_collected(bench, seed, setting, name, collector)
+            collector = _make_collector(session, seed, setting, name)
+            if not is_saved(session, seed, name):
+                _train_own(session, seed, setting, w0, name, collector)
+            record_collected(session, seed, setting, name, collector)
     if "DeepEnsemble" in waiting:
-        make_deep_ensemble(bench, seed, w0, setting.members)
+        make_deep_ensemble(session, seed, w0, setting.members)
     if "MCDropout" in waiting:
-        make_mc_dropout(bench, seed, w0, setting.members)
+        make_mc_dropout(session, seed, w0, setting.members)
 
 
-def _walk_together(
-    bench: Bench, seed: int, setting: Setting, w0: Weights, listeners: list[Collector], *, branches: bool
+def _train_shared(
+    session: Session, seed: int, setting: Setting, w0: Weights, listeners: list[Collector], *, forks: bool
 ) -> None:
     """Follow the one path that all listeners watch, and note where PFGE's leaves it."""
-    folder = bench.folder.of_seed(seed)
-    branch = Branch(_make_collector(bench, seed, setting, "PFGE")) if branches else None
-    collectors = [*listeners, branch] if branch else listeners
-    trajectory = _make_trajectory(bench, setting.schedule(), w0, collectors)
+    folder = session.folder.of_seed(seed)
+    fork = Fork(_make_collector(session, seed, setting, "PFGE")) if forks else None
+    collectors = [*listeners, fork] if fork else listeners
+    trajectory = _make_trajectory(session, setting.schedule(), w0, collectors)
 
-    def note_branch() -> None:
-        if branch and (state := branch.state(trajectory)) and bench.engine.is_first:
-            save_checkpoint(folder / BRANCH, state)
+    def note_fork() -> None:
+        if fork and (state := fork.state(trajectory)) and session.engine.is_first:
+            save_checkpoint(folder / FORK, state)
 
     names = ", ".join(str(listener).partition("(")[0] for listener in listeners)
-    _walk(bench, seed, setting, trajectory, names, SHARED, on_update=note_branch)
+    _train(session, seed, setting, trajectory, names, SHARED, on_update=note_fork)
 
 
-def _walk_alone(
-    bench: Bench, seed: int, setting: Setting, w0: Weights, name: str, collector: Collector
+def _train_own(
+    session: Session, seed: int, setting: Setting, w0: Weights, name: str, collector: Collector
 ) -> None:
     """Follow a method's own path: PFGE's from where it leaves the shared one, if anybody shares."""
-    trajectory = _make_trajectory(bench, setting.schedule(name), w0, [collector])
-    checkpoint, start = (ALONE, BRANCH) if name == "PFGE" else (SNAPSHOT, None)
-    _walk(bench, seed, setting, trajectory, name, checkpoint, start=start)
+    trajectory = _make_trajectory(session, setting.schedule(name), w0, [collector])
+    checkpoint, start = (ALONE, FORK) if name == "PFGE" else (SNAPSHOT, None)
+    _train(session, seed, setting, trajectory, name, checkpoint, start=start)
 
 
-def _walk(
-    bench: Bench,
+def _train(
+    session: Session,
     seed: int,
     setting: Setting,
     trajectory: Trajectory,
@@ -119,28 +119,28 @@ def _walk(
     start: str | None = None,
     on_update: Callable[[], None] | None = None,
 ) -> None:
-    folder = bench.folder.of_seed(seed)
-    walk(
+    folder = session.folder.of_seed(seed)
+    train_resumable(
         trajectory,
-        bench.batches(seed, "ensembling"),
-        bench.engine,
+        session.batches(seed, "ensembling"),
+        session.engine,
         iterations=setting.iterations,
         seed=seed,
         checkpoint=folder / checkpoint,
-        checkpoint_seconds=bench.experiment.engine.checkpoint_seconds,
-        reporter=bench.reporter,
+        checkpoint_seconds=session.experiment.engine.checkpoint_seconds,
+        reporter=session.reporter,
         name=f"seed {seed}: {name}",
-        log=bench.open_log(f"seed {seed}: {name}"),
+        log=session.open_log(f"seed {seed}: {name}"),
         start=folder / start if start else None,
         on_update=on_update,
     )
 
 
 def _make_trajectory(
-    bench: Bench, schedule: Schedule, w0: Weights, collectors: Sequence[Collector]
+    session: Session, schedule: Schedule, w0: Weights, collectors: Sequence[Collector]
 ) -> Trajectory:
-    settings = bench.experiment.ensemble
-    model = bench.build_model()
+    settings = session.experiment.ensemble
+    model = session.build_model()
     load_weights(model, w0)
     optimizer = make_sgd(
         model, rate=settings.high, momentum=settings.momentum, weight_decay=settings.weight_decay
@@ -148,9 +148,9 @@ def _make_trajectory(
     return Trajectory(model, optimizer, schedule, collectors)
 
 
-def _make_collector(bench: Bench, seed: int, setting: Setting, name: str) -> Collector:
-    folder = bench.folder.of_seed(seed) / MEMBERS / name
-    store = folder if bench.engine.is_first else FollowerStore(folder)
+def _make_collector(session: Session, seed: int, setting: Setting, name: str) -> Collector:
+    folder = session.folder.of_seed(seed) / MEMBERS / name
+    store = folder if session.engine.is_first else FollowerStore(folder)
     return make_collector(name, setting, seed=seed, store=store)
 
 

@@ -16,8 +16,8 @@ from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import append_result, read_results
-from pfge.lab.session import Bench
-from pfge.lab.training.resumable_curve import trace, walk_curve
+from pfge.lab.session import Session
+from pfge.lab.training.resumable_curve import fit_resumable, trace
 from pfge.storage.checkpoint import save_checkpoint
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
@@ -66,16 +66,16 @@ def connect(
     with folder.opened(experiment):
         _require_same_settings(folder, experiment.connect)
         experiment = experiment.on_one_device()
-        bench = Bench.set_up(experiment, folder, Engine(experiment.engine), reporter)
+        session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
         # All are looked at before work goes into any.
         ensembles = {
-            (seed, method): _open(bench, seed, method)
+            (seed, method): _open(session, seed, method)
             for seed in experiment.seeds
             for method in METHODS
             if method in experiment.ensemble.methods
         }
         chosen = choose_pairs({key: len(ensemble) for key, ensemble in ensembles.items()}, pairs, choice_seed)
-        return [_result(bench, pair, ensembles[pair.seed, pair.method]) for pair in chosen]
+        return [_result(session, pair, ensembles[pair.seed, pair.method]) for pair in chosen]
 
 
 def choose_pairs(
@@ -108,41 +108,43 @@ def choose_pairs(
     return chosen
 
 
-def _open(bench: Bench, seed: int, method: str) -> Ensemble:
-    path = bench.folder.ensemble(seed, method)
+def _open(session: Session, seed: int, method: str) -> Ensemble:
+    path = session.folder.ensemble(seed, method)
     if not (path / MANIFEST).exists():
         raise StorageError(
-            f"{bench.folder.path} has no finished {method} for seed {seed} yet; "
-            f"run pfge compare --out {bench.folder.path} to its end"
+            f"{session.folder.path} has no finished {method} for seed {seed} yet; "
+            f"run pfge compare --out {session.folder.path} to its end"
         )
-    return bench.load_ensemble(path)
+    return session.load_ensemble(path)
 
 
-def _result(bench: Bench, pair: Pair, ensemble: Ensemble) -> dict[str, Any]:
+def _result(session: Session, pair: Pair, ensemble: Ensemble) -> dict[str, Any]:
     """Return a pair's line, computed if it is not there yet."""
-    checkpoint = bench.folder.of_seed(pair.seed) / f"curve-{pair.method}-{pair.first}.checkpoint"
-    found = [result for result in read_results(bench.folder.connectivity) if pair.is_of(result)]
+    checkpoint = session.folder.of_seed(pair.seed) / f"curve-{pair.method}-{pair.first}.checkpoint"
+    found = [result for result in read_results(session.folder.connectivity) if pair.is_of(result)]
     if not found:
         try:
-            found = [_connect(bench, pair, ensemble, checkpoint)]
+            found = [_connect(session, pair, ensemble, checkpoint)]
         except ValueError as error:
             raise ValueError(f"{pair}: {error}") from error
-        append_result(bench.folder.connectivity, found[0])
+        append_result(session.folder.connectivity, found[0])
     checkpoint.unlink(missing_ok=True)
     for part in checkpoint.parent.glob(f".{checkpoint.name}.*.part"):  # a killed process may have left one
         part.unlink()
     return found[0]
 
 
-def _connect(bench: Bench, pair: Pair, ensemble: Ensemble, checkpoint: Path) -> dict[str, Any]:
-    settings = bench.experiment.connect
-    model = bench.build_model()
+def _connect(session: Session, pair: Pair, ensemble: Ensemble, checkpoint: Path) -> dict[str, Any]:
+    settings = session.experiment.connect
+    model = session.build_model()
     start, end = (_as_in(model, ensemble.members[index]) for index in (pair.first - 1, pair.first))
     curve = Bezier(start, end, settings.bends, trained=trained_names(model))
     stream = f"curve {pair.method} {pair.first}"
-    walk_curve(bench, curve, model, seed=pair.seed, stream=stream, checkpoint=checkpoint, name=f"{pair}: fit")
-    traced = trace(bench, curve, model, seed=pair.seed, name=f"{pair}: trace")
-    file = bench.folder.curve(pair.seed, pair.method, pair.first)
+    fit_resumable(
+        session, curve, model, seed=pair.seed, stream=stream, checkpoint=checkpoint, name=f"{pair}: fit"
+    )
+    traced = trace(session, curve, model, seed=pair.seed, name=f"{pair}: trace")
+    file = session.folder.curve(pair.seed, pair.method, pair.first)
     file.parent.mkdir(exist_ok=True)
     save_checkpoint(file, curve.state_dict())
     return {

@@ -13,7 +13,7 @@ from pfge.lab.engine import Engine
 from pfge.lab.evaluation.pool import Pool
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.session import Bench
+from pfge.lab.session import Session
 from pfge.lab.training.pretrain import find_w0
 from pfge.methods import Setting
 from pfge.storage.ensemble_folder import MANIFEST
@@ -85,7 +85,7 @@ def diagnose(
     """
     folder = RunFolder(path)
     experiment = folder.load_experiment(overrides)
-    bench = Bench.set_up(experiment, folder, Engine(experiment.engine), reporter)
+    session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
     wanted = [(seed, method) for seed in experiment.seeds for method in methods]
     there = [(s, m) for s, m in wanted if (folder.ensemble(s, m) / MANIFEST).exists()]
     if not there:
@@ -93,24 +93,24 @@ def diagnose(
             f"{path} has no finished ensemble of {', '.join(methods)} yet; run pfge compare --out {path} to "
             "its end"
         )
-    return [_diagnose(bench, seed, method) for seed, method in there]
+    return [_diagnose(session, seed, method) for seed, method in there]
 
 
-def _diagnose(bench: Bench, seed: int, method: str) -> Diagnosis:
-    ensemble = bench.load_ensemble(bench.folder.ensemble(seed, method)).uncalibrated()
+def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
+    ensemble = session.load_ensemble(session.folder.ensemble(seed, method)).uncalibrated()
     if len(ensemble) < 2:
         raise ValueError(
             f"a diagnosis needs two members or more, but {method} of seed {seed} has {len(ensemble)}"
         )
-    w0 = find_w0(bench, seed)
-    train = take(bench.splits.train, min(IMAGES, len(bench.splits.train)), seed, part="training data")
-    held_out = bench.splits.validation
+    w0 = find_w0(session, seed)
+    train = take(session.splits.train, min(IMAGES, len(session.splits.train)), seed, part="training data")
+    held_out = session.splits.validation
     judged_on, data = ("validation", held_out) if len(held_out) else ("training", train)
     name = f"seed {seed}: {method}"
-    losses = _losses(bench, ensemble, train, f"{name}, members")
-    middles = _middles(bench, seed, ensemble, train, name)
+    losses = _losses(session, ensemble, train, f"{name}, members")
+    middles = _middles(session, seed, ensemble, train, name)
     pool, classes, labels = Pool(), [], data.labels.cpu()
-    for probabilities in bench.predict(ensemble, data, f"{name}, {judged_on}"):
+    for probabilities in session.predict(ensemble, data, f"{name}, {judged_on}"):
         pool.add(probabilities)
         classes.append(probabilities.argmax(dim=1))
     errors = [(predicted != labels).double().mean().item() for predicted in classes]
@@ -129,7 +129,7 @@ def _diagnose(bench: Bench, seed: int, method: str) -> Diagnosis:
                 (classes[first] != classes[first + 1]).double().mean().item(),
             )
         )
-    setting = bench.experiment.ensemble.setting(bench.batches(seed, "ensembling").per_epoch)
+    setting = session.experiment.ensemble.setting(session.batches(seed, "ensembling").per_epoch)
     return Diagnosis(
         seed,
         method,
@@ -137,30 +137,30 @@ def _diagnose(bench: Bench, seed: int, method: str) -> Diagnosis:
         errors,
         (pool.mean.argmax(dim=1) != labels).double().mean().item(),
         judged_on,
-        _stale_loss(bench, ensemble, w0, train, name),
+        _stale_loss(session, ensemble, w0, train, name),
         _rates(setting, method, ensemble),
         setting.low,
     )
 
 
-def _losses(bench: Bench, ensemble: Ensemble, data: Images, name: str) -> list[float]:
-    return [member["nll"] for member in bench.evaluate(ensemble, data, name).members]
+def _losses(session: Session, ensemble: Ensemble, data: Images, name: str) -> list[float]:
+    return [member["nll"] for member in session.evaluate(ensemble, data, name).members]
 
 
-def _middles(bench: Bench, seed: int, ensemble: Ensemble, data: Images, name: str) -> list[float]:
+def _middles(session: Session, seed: int, ensemble: Ensemble, data: Images, name: str) -> list[float]:
     """Return the training loss half-way between adjacent members, with statistics of that point's own."""
     members = ensemble.members
     points = [interpolate(members[i], members[i + 1], 0.5) for i in range(len(ensemble) - 1)]
-    fresh = bench.refresh_batch_norm(bench.make_ensemble(points), seed, f"{name}, BatchNorm half-way")
-    return _losses(bench, fresh, data, f"{name}, half-way")
+    fresh = session.refresh_batch_norm(session.make_ensemble(points), seed, f"{name}, BatchNorm half-way")
+    return _losses(session, fresh, data, f"{name}, half-way")
 
 
-def _stale_loss(bench: Bench, ensemble: Ensemble, w0: Weights, data: Images, name: str) -> float | None:
+def _stale_loss(session: Session, ensemble: Ensemble, w0: Weights, data: Images, name: str) -> float | None:
     buffers = {n: w0[n] for n in buffer_names(ensemble.build_model())}
     if not any(map(is_averaged, buffers.values())):
         return None
-    stale = bench.make_ensemble([member | buffers for member in ensemble.members])
-    losses = _losses(bench, stale, data, f"{name}, BatchNorm of w0")
+    stale = session.make_ensemble([member | buffers for member in ensemble.members])
+    losses = _losses(session, stale, data, f"{name}, BatchNorm of w0")
     return sum(losses) / len(losses)
 
 

@@ -1,4 +1,4 @@
-"""A run's ensembles in every form that they can be shipped in: what each takes, and what it is worth."""
+"""A run's ensembles in every format that they can be shipped in: what each takes, and what it is worth."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pfge.cascade.cascade import Cascade
 from pfge.cascade.fitting import fit_to_answers
-from pfge.compression.formats import forms_of
+from pfge.compression.formats import formats_of
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images
 from pfge.lab.engine import Engine
@@ -20,7 +20,7 @@ from pfge.lab.evaluation.record import expected_rows
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import append_result, read_results
-from pfge.lab.session import Bench
+from pfge.lab.session import Session
 from pfge.lab.training.pretrain import find_w0
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.ensemble_folder import MANIFEST
@@ -32,11 +32,11 @@ NEVER_SAVED = ("MCDropout",)
 """Methods that are w0 itself, used otherwise."""
 
 Key = tuple[int, str, str, bool]
-"""A row's seed, method and form, and whether it is a cascade."""
+"""A row's seed, method and format, and whether it is a cascade."""
 
 
-def measure_forms(path: Path, reporter: Reporter, *, overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Measure every ensemble of a finished comparison in every form, and return all results.
+def measure_formats(path: Path, reporter: Reporter, *, overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Measure every ensemble of a finished comparison in every format, and return all results.
 
     Each is a line in the run folder and is not computed again. One process does it all. Temperatures are
     left out, so that members as they are have the numbers of the comparison. Without validation data,
@@ -52,73 +52,76 @@ def measure_forms(path: Path, reporter: Reporter, *, overrides: Sequence[str] = 
     with folder.opened(experiment):
         experiment = experiment.on_one_device()
         _measured(folder)  # a file that cannot be gone on with is refused before work goes into it
-        bench = Bench.set_up(experiment, folder, Engine(experiment.engine), reporter)
-        if not len(bench.splits.validation):
+        session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
+        if not len(session.splits.validation):
             reporter.say(
                 "no cascades: what they stop at is found on validation data, and this run has none "
                 "(data.validation, or data.halve_test)"
             )
         # All are looked at before work goes into any.
-        ensembles = {seed: dict(_ensembles(bench, seed)) for seed in experiment.seeds}
+        ensembles = {seed: dict(_ensembles(session, seed)) for seed in experiment.seeds}
         for seed, of_seed in ensembles.items():
             # Most of them are there long before the largest is.
             for method, ensemble in sorted(of_seed.items(), key=lambda item: len(item[1])):
-                _measure_ensemble(bench, seed, method, ensemble)
-        return read_results(folder.forms)
+                _measure_ensemble(session, seed, method, ensemble)
+        return read_results(folder.formats)
 
 
-def _ensembles(bench: Bench, seed: int) -> Iterator[tuple[str, Ensemble]]:
+def _ensembles(session: Session, seed: int) -> Iterator[tuple[str, Ensemble]]:
     """Yield each method of a finished seed and its members as they are, without temperatures."""
     members = {
         row["method"]: row["members"]
-        for row in read_results(bench.folder.results)
+        for row in read_results(session.folder.results)
         if row["seed"] == seed and row["method"] not in NEVER_SAVED
     }
-    expected = expected_rows(bench.experiment.ensemble.methods)
+    expected = expected_rows(session.experiment.ensemble.methods)
     if missing := sorted(expected - members.keys() - {*NEVER_SAVED}):
         raise StorageError(
-            f"{bench.folder.path} has no finished {missing[0]} for seed {seed} yet; "
-            f"run pfge compare --out {bench.folder.path} to its end"
+            f"{session.folder.path} has no finished {missing[0]} for seed {seed} yet; "
+            f"run pfge compare --out {session.folder.path} to its end"
         )
     for method, count in members.items():
-        yield method, _open(bench, seed, method).last(count).uncalibrated()
+        yield method, _open(session, seed, method).last(count).uncalibrated()
 
 
-def _open(bench: Bench, seed: int, method: str) -> Ensemble:
+def _open(session: Session, seed: int, method: str) -> Ensemble:
     if method == "w0":
-        return bench.make_ensemble([find_w0(bench, seed)], method="w0", iterations=[0])
-    path = bench.folder.ensemble(seed, method)
+        return session.make_ensemble([find_w0(session, seed)], method="w0", iterations=[0])
+    path = session.folder.ensemble(seed, method)
     if method.endswith("*") and not (path / MANIFEST).exists():
-        path = bench.folder.ensemble(seed, method.removesuffix("*"))  # the last of these
-    return bench.load_ensemble(path)
+        path = session.folder.ensemble(seed, method.removesuffix("*"))  # the last of these
+    return session.load_ensemble(path)
 
 
-def _measure_ensemble(bench: Bench, seed: int, method: str, ensemble: Ensemble) -> None:
-    measured = _measured(bench.folder)
-    kinds = (False, True) if len(ensemble) > 1 and len(bench.splits.validation) else (False,)
-    forms = forms_of(len(ensemble))
+def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemble) -> None:
+    measured = _measured(session.folder)
+    kinds = (False, True) if len(ensemble) > 1 and len(session.splits.validation) else (False,)
+    formats = formats_of(len(ensemble))
     missing = {
-        form: [kind for kind in kinds if (seed, method, form.name, kind) not in measured] for form in forms
+        stored_as: [kind for kind in kinds if (seed, method, stored_as.name, kind) not in measured]
+        for stored_as in formats
     }
     if not any(missing.values()):
         return
     expected: Tensor | None = None
-    for form in forms:
-        if expected is not None and not missing[form]:
+    for stored_as in formats:
+        if expected is not None and not missing[stored_as]:
             continue
-        stored = form.store(ensemble)
-        name = f"seed {seed}: {method}, {form.name}"
-        answers = _answers(bench, stored, bench.splits.test, f"{name}, test")
+        stored = stored_as.store(ensemble)
+        name = f"seed {seed}: {method}, {stored_as.name}"
+        answers = _answers(session, stored, session.splits.test, f"{name}, test")
         if expected is None:  # members as they are come first
             expected = _pool(answers)
-        for kind in missing[form]:
-            cascade = _fit(bench, stored, f"{name}, validation") if kind else None
-            about = {"seed": seed, "method": method, "form": form.name, "cascade": kind}
-            append_result(bench.folder.forms, about | _measure(bench, stored, answers, cascade, expected))
+        for kind in missing[stored_as]:
+            cascade = _fit(session, stored, f"{name}, validation") if kind else None
+            about = {"seed": seed, "method": method, "format": stored_as.name, "cascade": kind}
+            append_result(
+                session.folder.formats, about | _measure(session, stored, answers, cascade, expected)
+            )
 
 
 def _measure(
-    bench: Bench, stored: Ensemble, answers: Tensor, cascade: Cascade | None, expected: Tensor
+    session: Session, stored: Ensemble, answers: Tensor, cascade: Cascade | None, expected: Tensor
 ) -> dict[str, Any]:
     if cascade is None:
         probabilities, asked = _pool(answers), torch.full((answers.shape[1],), len(answers))
@@ -129,22 +132,22 @@ def _measure(
         "members": len(stored),
         "bytes": stored.nbytes,
         "file_bytes": _file_bytes(stored, cascade),
-        "bytes_of_one": bench.bytes_of_one,
+        "bytes_of_one": session.bytes_of_one,
         "mean_members": asked.double().mean().item(),
         "most_members": int(asked.max()),
         "kl": kl_divergence(expected, probabilities),
-        "test": measure(probabilities, bench.splits.test.labels.cpu()),
+        "test": measure(probabilities, session.splits.test.labels.cpu()),
     }
 
 
-def _answers(bench: Bench, ensemble: Ensemble, data: Images, name: str) -> Tensor:
+def _answers(session: Session, ensemble: Ensemble, data: Images, name: str) -> Tensor:
     """Return all members' probabilities, [K, N, C]: each predicts once, and a cascade is worked out."""
-    return torch.stack(list(bench.predict(ensemble, data, name)))
+    return torch.stack(list(session.predict(ensemble, data, name)))
 
 
-def _fit(bench: Bench, ensemble: Ensemble, name: str) -> Cascade:
-    data = bench.splits.validation
-    answers = _answers(bench, ensemble, data, name)
+def _fit(session: Session, ensemble: Ensemble, name: str) -> Cascade:
+    data = session.splits.validation
+    answers = _answers(session, ensemble, data, name)
     return fit_to_answers(answers, data.labels.cpu(), max_accuracy_loss=MAX_ACCURACY_LOSS)
 
 
@@ -167,11 +170,11 @@ def _file_bytes(ensemble: Ensemble, cascade: Cascade | None) -> int:
 
 def _measured(folder: RunFolder) -> set[Key]:
     """Return what is in the results already."""
-    return {_key(row, folder.forms) for row in read_results(folder.forms)}
+    return {_key(row, folder.formats) for row in read_results(folder.formats)}
 
 
 def _key(row: Any, path: Path) -> Key:
     match row:
-        case {"seed": int(seed), "method": str(method), "form": str(form), "cascade": bool(cascade)}:
-            return seed, method, form, cascade
-    raise StorageError(f"{path} must hold results of pfge forms, got {str(row)[:60]!r}; remove that line")
+        case {"seed": int(seed), "method": str(method), "format": str(format), "cascade": bool(cascade)}:
+            return seed, method, format, cascade
+    raise StorageError(f"{path} must hold results of pfge formats, got {str(row)[:60]!r}; remove that line")

@@ -12,7 +12,7 @@ from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.session import Bench
+from pfge.lab.session import Session
 from pfge.lab.training.pretrain import find_w0
 from pfge.storage.checkpoint import load_checkpoint
 from pfge.storage.ensemble_folder import MANIFEST
@@ -55,16 +55,16 @@ def make_landscape(
     folder = RunFolder(path)
     experiment = folder.load_experiment(overrides)
     seed = experiment.seeds[0] if seed is None else seed
-    bench = Bench.set_up(experiment, folder, Engine(experiment.engine), reporter)
-    pfge = _members(bench, seed, "PFGE")
+    session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
+    pfge = _members(session, seed, "PFGE")
     if len(set(members)) != 3 or not all(1 <= number <= len(pfge) for number in members):
         raise ConfigError(f"members must be three different ones of 1 to {len(pfge)}, got {list(members)}")
     first, second, third = (pfge[number - 1] for number in members)
-    plane = Plane((first, second, third), trained=trained_names(bench.build_model()))
-    marks = _marks(bench, seed, plane, pfge)
+    plane = Plane((first, second, third), trained=trained_names(session.build_model()))
+    marks = _marks(session, seed, plane, pfge)
     xs, ys = _axes([plane.coordinates(p) for p in (first, second, third)], marks, grid)
     points = LazyMembers(grid * grid, lambda i: plane.at(xs[i % grid], ys[i // grid]))
-    found = _measure(bench, seed, points, quantity, images)
+    found = _measure(session, seed, points, quantity, images)
     return {
         "seed": seed,
         "members": list(members),
@@ -77,30 +77,30 @@ def make_landscape(
     }
 
 
-def _members(bench: Bench, seed: int, method: str) -> Sequence[Weights]:
-    path = bench.folder.ensemble(seed, method)
+def _members(session: Session, seed: int, method: str) -> Sequence[Weights]:
+    path = session.folder.ensemble(seed, method)
     if not (path / MANIFEST).exists():
         raise StorageError(
-            f"{bench.folder.path} has no finished {method} for seed {seed}; run pfge compare to its end"
+            f"{session.folder.path} has no finished {method} for seed {seed}; run pfge compare to its end"
         )
-    return bench.load_ensemble(path).members
+    return session.load_ensemble(path).members
 
 
-def _marks(bench: Bench, seed: int, plane: Plane, pfge: Sequence[Weights]) -> dict[str, Any]:
+def _marks(session: Session, seed: int, plane: Plane, pfge: Sequence[Weights]) -> dict[str, Any]:
     """Return the places of what a run has: w0, PFGE's members, SWA, the trajectory, fitted curves."""
     marks: dict[str, Any] = {
-        "w0": plane.coordinates(find_w0(bench, seed)),
+        "w0": plane.coordinates(find_w0(session, seed)),
         "pfge": [plane.coordinates(member) for member in pfge],
     }
-    there = {m for m in ("SWA", "FGE") if (bench.folder.ensemble(seed, m) / MANIFEST).exists()}
+    there = {m for m in ("SWA", "FGE") if (session.folder.ensemble(seed, m) / MANIFEST).exists()}
     if "SWA" in there:
-        marks["swa"] = plane.coordinates(_members(bench, seed, "SWA")[0])
+        marks["swa"] = plane.coordinates(_members(session, seed, "SWA")[0])
     if "FGE" in there:  # its members are points of the trajectory
-        marks["trajectory"] = [plane.coordinates(member) for member in _members(bench, seed, "FGE")]
+        marks["trajectory"] = [plane.coordinates(member) for member in _members(session, seed, "FGE")]
     marks["curves"] = [
-        _shadow(plane, start, end, bench.folder.curve(seed, "PFGE", number))
+        _shadow(plane, start, end, session.folder.curve(seed, "PFGE", number))
         for number, (start, end) in enumerate(pairwise(pfge), 1)
-        if bench.folder.curve(seed, "PFGE", number).exists()
+        if session.folder.curve(seed, "PFGE", number).exists()
     ]
     return marks
 
@@ -125,13 +125,13 @@ def _axes(
 
 
 def _measure(
-    bench: Bench, seed: int, points: Sequence[Weights], quantity: Quantity, images: int
+    session: Session, seed: int, points: Sequence[Weights], quantity: Quantity, images: int
 ) -> list[float]:
-    data: Images = bench.splits.test if quantity == "test_error" else bench.splits.train
+    data: Images = session.splits.test if quantity == "test_error" else session.splits.train
     data = take(data, min(images, len(data)), seed, part="the data")
-    raw = bench.make_ensemble(points)
-    fresh = bench.refresh_batch_norm(raw, seed, "BatchNorm of the grid", images=images)
-    found = bench.evaluate(fresh, data, f"{quantity} on the grid").members
+    raw = session.make_ensemble(points)
+    fresh = session.refresh_batch_norm(raw, seed, "BatchNorm of the grid", images=images)
+    found = session.evaluate(fresh, data, f"{quantity} on the grid").members
     if quantity == "train_loss":
         return [member["nll"] for member in found]
     return [1 - member["accuracy"] for member in found]

@@ -42,9 +42,9 @@ class RunFolder:
         return self.path / "connectivity.jsonl"
 
     @property
-    def forms(self) -> Path:
-        """The file of ensembles in the forms that they can be shipped in, a line each."""
-        return self.path / "forms.jsonl"
+    def formats(self) -> Path:
+        """The file of ensembles in the formats that they can be shipped in, a line each."""
+        return self.path / "formats.jsonl"
 
     @property
     def environment(self) -> Path:

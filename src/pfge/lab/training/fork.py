@@ -8,7 +8,7 @@ from pfge.trajectory import Trajectory
 from pfge.weights import Weights
 
 
-class Branch(Collector):
+class Fork(Collector):
     """Watches for a collector that steers, up to its first restart, which is kept and not made.
 
     Until PFGE's first restart its path is that of the listeners, so one run serves them all; from
@@ -67,4 +67,4 @@ class Branch(Collector):
         self.collector.load_state_dict(state["collector"])
 
     def __str__(self) -> str:
-        return f"Branch({self.collector})"
+        return f"Fork({self.collector})"

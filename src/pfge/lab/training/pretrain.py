@@ -8,9 +8,9 @@ from torch import nn
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.run.progress import Reporter
-from pfge.lab.session import Bench, make_sgd, open_bench
+from pfge.lab.session import Session, make_sgd, open_session
 from pfge.lab.training.import_weights import load_start_weights
-from pfge.lab.training.resumable import walk
+from pfge.lab.training.resumable import train_resumable
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import read_tensors, write_tensors
 from pfge.trajectory import Trajectory
@@ -26,62 +26,64 @@ def pretrain(experiment: Experiment, path: Path, reporter: Reporter) -> list[dic
     Returns:
         For each seed its number, the file of w0, and the metrics on each part of the data.
     """
-    with open_bench(experiment, path, reporter) as bench:
-        return [_find_and_measure(bench, seed) for seed in experiment.seeds]
+    with open_session(experiment, path, reporter) as session:
+        return [_find_and_measure(session, seed) for seed in experiment.seeds]
 
 
-def find_w0(bench: Bench, seed: int, number: int = 1) -> Weights:
+def find_w0(session: Session, seed: int, number: int = 1) -> Weights:
     """Return the start weights of a seed; those found once stay in the run folder.
 
     Args:
-        bench: The experiment.
+        session: The experiment.
         seed: Which.
         number: Counts independent trainings of the same seed; all but the first are a deep ensemble's.
     """
-    path = bench.folder.of_seed(seed) / (W0 if number == 1 else f"w0-{number}.safetensors")
+    path = session.folder.of_seed(seed) / (W0 if number == 1 else f"w0-{number}.safetensors")
     found = path.exists()
-    bench.engine.wait_for_all()  # nobody writes before everybody has looked
+    session.engine.wait_for_all()  # nobody writes before everybody has looked
     if not found:
-        model = _make_w0(bench, seed, number)
-        bench.engine.first_does(lambda: write_tensors(path, view_weights(model)))
+        model = _make_w0(session, seed, number)
+        session.engine.first_does(lambda: write_tensors(path, view_weights(model)))
     return read_tensors(path)[0]
 
 
-def _find_and_measure(bench: Bench, seed: int) -> dict[str, Any]:
-    ensemble = bench.make_ensemble([find_w0(bench, seed)])
+def _find_and_measure(session: Session, seed: int) -> dict[str, Any]:
+    ensemble = session.make_ensemble([find_w0(session, seed)])
     # What a run that was stopped would continue from has served its purpose.
-    bench.engine.first_does(lambda: (bench.folder.of_seed(seed) / CHECKPOINT).unlink(missing_ok=True))
+    session.engine.first_does(lambda: (session.folder.of_seed(seed) / CHECKPOINT).unlink(missing_ok=True))
     measured = {
-        part: bench.evaluate(ensemble, data, f"seed {seed}: w0 on {part}").growing[-1]
-        for part, data in bench.splits.for_evaluation().items()
+        part: session.evaluate(ensemble, data, f"seed {seed}: w0 on {part}").growing[-1]
+        for part, data in session.splits.for_evaluation().items()
     }
-    return {"seed": seed, "file": bench.folder.of_seed(seed) / W0, **measured}
+    return {"seed": seed, "file": session.folder.of_seed(seed) / W0, **measured}
 
 
-def pretraining_iterations(bench: Bench, seed: int) -> int:
+def pretraining_iterations(session: Session, seed: int) -> int:
     """Return how many updates it takes to train w0."""
-    return max(round(bench.experiment.pretrain.epochs * bench.batches(seed, "pretraining").per_epoch), 1)
+    return max(round(session.experiment.pretrain.epochs * session.batches(seed, "pretraining").per_epoch), 1)
 
 
-def _make_w0(bench: Bench, seed: int, number: int) -> nn.Module:
-    recipe = bench.experiment.pretrain
+def _make_w0(session: Session, seed: int, number: int) -> nn.Module:
+    recipe = session.experiment.pretrain
     if recipe.weights:
-        model = bench.build_seeded_model(seed)
+        model = session.build_seeded_model(seed)
         load_start_weights(model, Path(recipe.weights).expanduser())
         return model
     own_seed = seed if number == 1 else derive_seed(seed, "deep ensemble", number)
-    model = bench.build_seeded_model(own_seed, **recipe.options)
+    model = session.build_seeded_model(own_seed, **recipe.options)
     if recipe.options:
-        _check_that_members_can_start_there(bench, model)
+        _check_that_members_can_start_there(session, model)
     if recipe.epochs:
         checkpoint = CHECKPOINT if number == 1 else f"pretrain-{number}.checkpoint"
         name = "w0" if number == 1 else f"member {number} of DeepEnsemble"
-        _train(bench, own_seed, model, bench.folder.of_seed(seed) / checkpoint, f"seed {seed}: find {name}")
+        _train(
+            session, own_seed, model, session.folder.of_seed(seed) / checkpoint, f"seed {seed}: find {name}"
+        )
     return model
 
 
-def _check_that_members_can_start_there(bench: Bench, model: nn.Module) -> None:
-    without = view_weights(bench.build_seeded_model(0))
+def _check_that_members_can_start_there(session: Session, model: nn.Module) -> None:
+    without = view_weights(session.build_seeded_model(0))
     try:
         require_same_layout(without, view_weights(model), "the model", "w0")
     except ValueError as error:
@@ -91,20 +93,20 @@ def _check_that_members_can_start_there(bench: Bench, model: nn.Module) -> None:
         ) from None
 
 
-def _train(bench: Bench, seed: int, model: nn.Module, checkpoint: Path, name: str) -> None:
-    recipe = bench.experiment.pretrain
-    source = bench.batches(seed, "pretraining")
-    iterations = pretraining_iterations(bench, seed)
+def _train(session: Session, seed: int, model: nn.Module, checkpoint: Path, name: str) -> None:
+    recipe = session.experiment.pretrain
+    source = session.batches(seed, "pretraining")
+    iterations = pretraining_iterations(session, seed)
     optimizer = make_sgd(model, rate=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
-    walk(
+    train_resumable(
         Trajectory(model, optimizer, pretraining_schedule(iterations, recipe.rate), []),
         source,
-        bench.engine,
+        session.engine,
         iterations=iterations,
         seed=seed,
         checkpoint=checkpoint,
-        checkpoint_seconds=bench.experiment.engine.checkpoint_seconds,
-        reporter=bench.reporter,
+        checkpoint_seconds=session.experiment.engine.checkpoint_seconds,
+        reporter=session.reporter,
         name=name,
-        log=bench.open_log(name),
+        log=session.open_log(name),
     )

@@ -18,7 +18,7 @@ from pfge.training import follow
 from pfge.trajectory import Trajectory
 
 
-def walk(
+def train_resumable(
     trajectory: Trajectory,
     source: TrainingSource,
     engine: Engine,

@@ -15,13 +15,13 @@ from pfge.connectivity.fitting import fit_curve
 from pfge.connectivity.tracing import CurveTrace, trace_curve
 from pfge.lab.data import Batch, take
 from pfge.lab.data.seeding import derive_seed, generator
-from pfge.lab.session import Bench
+from pfge.lab.session import Session
 from pfge.schedules import pretraining_schedule
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 
 
-def walk_curve(
-    bench: Bench, curve: Curve, model: nn.Module, *, seed: int, stream: str, checkpoint: Path, name: str
+def fit_resumable(
+    session: Session, curve: Curve, model: nn.Module, *, seed: int, stream: str, checkpoint: Path, name: str
 ) -> None:
     """Fit a curve, from the checkpoint if there is one of the same settings, and leave one at the end.
 
@@ -29,7 +29,7 @@ def walk_curve(
     and so does t, so a fit that was killed continues bit for bit as if it had not been.
 
     Args:
-        bench: The experiment, whose settings in [connect] count.
+        session: The experiment, whose settings in [connect] count.
         curve: At its start.
         model: Of the ends' architecture.
         seed: Of all random numbers.
@@ -37,8 +37,8 @@ def walk_curve(
         checkpoint: The file.
         name: What to call this work where progress is shown.
     """
-    settings = bench.experiment.connect
-    source = bench.batches(seed, f"batches of {stream}")
+    settings = session.experiment.connect
+    source = session.batches(seed, f"batches of {stream}")
     iterations = settings.iterations(source.per_epoch)
     optimizer = SGD(curve.parameters(), lr=settings.rate, momentum=settings.momentum)
     places = generator(seed, f"t of {stream}")
@@ -53,16 +53,16 @@ def walk_curve(
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         torch.manual_seed(derive_seed(seed, f"forward of {stream}", done + 1))
-        return cross_entropy(bench.engine.forward(model, batch).float(), batch[1])
+        return cross_entropy(session.engine.forward(model, batch).float(), batch[1])
 
-    with bench.reporter.task(name, iterations) as advance, torch.random.fork_rng():
+    with session.reporter.task(name, iterations) as advance, torch.random.fork_rng():
 
         def after(iteration: int, value: Tensor) -> None:
             nonlocal done, last_saved
             done = iteration
             if (
                 done == iterations
-                or time.monotonic() - last_saved > bench.experiment.engine.checkpoint_seconds
+                or time.monotonic() - last_saved > session.experiment.engine.checkpoint_seconds
             ):
                 save_checkpoint(
                     checkpoint,
@@ -93,40 +93,40 @@ def walk_curve(
         )
 
 
-def trace(bench: Bench, curve: Curve, model: nn.Module, *, seed: int, name: str) -> CurveTrace:
+def trace(session: Session, curve: Curve, model: nn.Module, *, seed: int, name: str) -> CurveTrace:
     """Return loss and error on training images, without augmentation, and on the test set along a curve."""
-    settings, data = bench.experiment.connect, bench.experiment.data
-    images = min(settings.images, len(bench.splits.train))
+    settings, data = session.experiment.connect, session.experiment.data
+    images = min(settings.images, len(session.splits.train))
     parts = {
-        "train": take(bench.splits.train, images, data.split_seed, part="training data"),
-        "test": bench.splits.test,
+        "train": take(session.splits.train, images, data.split_seed, part="training data"),
+        "test": session.splits.test,
     }
-    sources = {part: bench.in_batches(chosen) for part, chosen in parts.items()}
+    sources = {part: session.in_batches(chosen) for part, chosen in parts.items()}
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         measured: dict[str, float] = {}
         for part, source in sources.items():
-            measured[f"{part}_loss"], measured[f"{part}_error"] = _loss_and_error(bench, model, source)
+            measured[f"{part}_loss"], measured[f"{part}_error"] = _loss_and_error(session, model, source)
         return measured
 
-    with bench.reporter.task(name, settings.points) as advance:
+    with session.reporter.task(name, settings.points) as advance:
         return trace_curve(
             curve,
             model,
             evaluate,
             settings.points,
-            refresh=bench.batch_norm_batches(seed, settings.images),
-            forward=bench.engine.forward,
+            refresh=session.batch_norm_batches(seed, settings.images),
+            forward=session.engine.forward,
             on_point=lambda done: advance(done, ""),
         )
 
 
-def _loss_and_error(bench: Bench, model: nn.Module, source: Iterable[Batch]) -> tuple[float, float]:
+def _loss_and_error(session: Session, model: nn.Module, source: Iterable[Batch]) -> tuple[float, float]:
     """Return the mean cross-entropy and the share of mistakes."""
     loss = errors = 0.0
     count = 0
     for batch in source:
-        logits = bench.engine.forward(model, batch).float()
+        logits = session.engine.forward(model, batch).float()
         loss += cross_entropy(logits, batch[1], reduction="sum").item()
         errors += (logits.argmax(dim=1) != batch[1]).sum().item()
         count += len(batch[1])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pfge.reports.figures.figure import Figure, Panel, Series
-from pfge.reports.figures.style import NEUTRAL, Look, looks
+from pfge.reports.figures.style import NEUTRAL, Style, styles
 from pfge.storage.files import atomic_path
 
 try:
@@ -58,7 +58,7 @@ def plot(figure: Figure) -> Plot:
         columns = 2 if len(figure.panels) == 4 else min(COLUMNS, len(figure.panels))
         rows = -(-len(figure.panels) // columns)
         drawn = Plot(figsize=(4.2 * columns, 3.2 * rows + 0.4), layout="constrained")
-        by_method = looks(figure.methods)
+        by_method = styles(figure.methods)
         for place, panel in enumerate(figure.panels, 1):
             _draw(drawn.add_subplot(rows, columns, place), panel, by_method)
         named = [axes for axes in drawn.axes if axes.get_legend_handles_labels()[1]]
@@ -86,7 +86,7 @@ def save_figures(figures: Sequence[Figure], folder: Path, prefix: str = "") -> l
     return files
 
 
-def _draw(axes: Axes, panel: Panel, by_method: Mapping[str, Look]) -> None:
+def _draw(axes: Axes, panel: Panel, by_method: Mapping[str, Style]) -> None:
     axes.set_title(panel.title, fontsize=9)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
@@ -107,8 +107,8 @@ def _draw(axes: Axes, panel: Panel, by_method: Mapping[str, Look]) -> None:
             _write_names(axes, series)
 
 
-def _draw_series(axes: Axes, series: Series, look: Look) -> None:
-    color = look.light
+def _draw_series(axes: Axes, series: Series, style: Style) -> None:
+    color = style.light
     weight = 2.0 if series.method == "PFGE" else 1.4
     axes.plot(
         series.x,
@@ -117,9 +117,9 @@ def _draw_series(axes: Axes, series: Series, look: Look) -> None:
         color=color,
         linewidth=0.7 if series.faint else weight,
         linestyle="none" if series.shape == "marks" else "--" if series.dashed else "-",
-        marker="none" if series.shape == "line" else MARKS[look.mark],
+        marker="none" if series.shape == "line" else MARKS[style.mark],
         markersize=3 if series.faint else 6,
-        markerfacecolor="white" if look.open else color,
+        markerfacecolor="white" if style.open else color,
         alpha=0.5 if series.faint else 1.0,
     )
     if series.error is None or series.faint:

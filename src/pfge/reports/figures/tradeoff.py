@@ -1,4 +1,4 @@
-"""What memory and forward passes buy: every method, in every form that was measured, in one picture."""
+"""What memory and forward passes buy: every method, in every format that was measured, in one picture."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
 from pfge.reports.figures.paper import METRICS, show_bytes
 from pfge.reports.run import Run
 from pfge.reports.tables.comparison import Number, summarize
-from pfge.reports.tables.formats import UNPACKED, FormRow, summarize_forms
+from pfge.reports.tables.formats import UNPACKED, FormatRow, summarize_formats
 
 MOST_TICKS = 5
 SHORT = (("int8 base + ", ""), ("int8 base", "int8"))
-"""How a form is called where there is little room."""
+"""How a format is called where there is little room."""
 
 Item = TypeVar("Item")
 
@@ -21,12 +21,12 @@ Item = TypeVar("Item")
 def tradeoff(run: Run) -> Figure | None:
     """Return accuracy and NLL of every method against its memory at test time, with the Pareto front.
 
-    Where forms were measured, each is a point, and a second row of panels is against forward passes.
+    Where formats were measured, each is a point, and a second row of panels is against forward passes.
     """
-    of_forms = summarize_forms(run.forms)
-    known = {row.method for row in of_forms}
-    of_methods = [FormRow.of_method(row) for row in summarize(run.results) if row.method not in known]
-    return _of_forms(of_methods + of_forms) if of_forms else _of_methods(of_methods, run)
+    of_formats = summarize_formats(run.formats)
+    known = {row.method for row in of_formats}
+    of_methods = [FormatRow.of_method(row) for row in summarize(run.results) if row.method not in known]
+    return _of_formats(of_methods + of_formats) if of_formats else _of_methods(of_methods, run)
 
 
 def pareto_front(
@@ -40,7 +40,7 @@ def pareto_front(
     return front
 
 
-def _of_methods(rows: Sequence[FormRow], run: Run) -> Figure | None:
+def _of_methods(rows: Sequence[FormatRow], run: Run) -> Figure | None:
     sizes = sorted({(row.bytes, f"{row.relative_bytes:.3g}×\n{show_bytes(row.bytes)}") for row in rows})
     panels = []
     for metric, factor, label in METRICS:
@@ -67,12 +67,12 @@ def _of_methods(rows: Sequence[FormRow], run: Run) -> Figure | None:
         "Each method on the test set against the bytes of weights that it needs to predict. Bars are one "
         "standard error over seeds. No method on the dashed line, the Pareto front, is beaten by another "
         "that needs as little memory. What each takes and is worth compressed, and as a cascade, is drawn "
-        f"too once pfge forms {run.folder.path} has measured it.",
+        f"too once pfge formats {run.folder.path} has measured it.",
         panels,
     )
 
 
-def _of_forms(rows: Sequence[FormRow]) -> Figure | None:
+def _of_formats(rows: Sequence[FormatRow]) -> Figure | None:
     one = round(rows[0].bytes / rows[0].relative_bytes)
     axes = (
         _Axis("memory at test time, bytes", one, _bytes, lambda n: f"{n:g}×\n{show_bytes(round(n * one))}"),
@@ -93,7 +93,7 @@ def _of_forms(rows: Sequence[FormRow]) -> Figure | None:
     return figure_of(
         "tradeoff",
         "What memory and forward passes buy",
-        "Each method on the test set in each form that it can be shipped in. Large marks: float32, all "
+        "Each method on the test set in each format that it can be shipped in. Large marks: float32, all "
         "members asked. Small marks: compressed to int8, or to an int8 base and 3 bits or 1 bit for each "
         "member; or a cascade, which asks one member after another until an example is sure; or both. Bars "
         "are one standard error over seeds. Nothing named on the dashed line, the Pareto front, is beaten by "
@@ -108,10 +108,10 @@ class _Axis:
 
     label: str
     unit: int
-    cost: Callable[[FormRow], float]
+    cost: Callable[[FormatRow], float]
     name: Callable[[float], str]
 
-    def ticks(self, rows: Sequence[FormRow]) -> list[tuple[float, str]]:
+    def ticks(self, rows: Sequence[FormatRow]) -> list[tuple[float, str]]:
         """Return powers of 2 that lie among the rows, or of 4, 8, ... if those are too many."""
         powers = [log2(self.cost(row) / self.unit) for row in rows]
         low, high = ceil(min(powers)), floor(max(powers))
@@ -121,7 +121,7 @@ class _Axis:
 
 
 def _marks(
-    rows: Sequence[FormRow], cost: Callable[[FormRow], float], metric: str, factor: float
+    rows: Sequence[FormatRow], cost: Callable[[FormatRow], float], metric: str, factor: float
 ) -> list[Series]:
     """Return the points of each method: compressed ones and cascades, and the plain one on top of them."""
     found = []
@@ -143,8 +143,8 @@ def _marks(
 
 
 def _front(
-    rows: Sequence[FormRow],
-    cost: Callable[[FormRow], float],
+    rows: Sequence[FormatRow],
+    cost: Callable[[FormatRow], float],
     metric: str,
     factor: float,
     *,
@@ -165,25 +165,25 @@ def _front(
     )
 
 
-def _short_name(row: FormRow) -> str:
-    form = "" if row.form == UNPACKED else row.form
+def _short_name(row: FormatRow) -> str:
+    stored_as = "" if row.format == UNPACKED else row.format
     for long, short in SHORT:
-        form = form.replace(long, short)
-    return " ".join(part for part in (row.method, form, "cascade" if row.cascade else "") if part)
+        stored_as = stored_as.replace(long, short)
+    return " ".join(part for part in (row.method, stored_as, "cascade" if row.cascade else "") if part)
 
 
 def _title(metric: str, label: str) -> str:
     return f"{label} ({'higher' if metric == 'accuracy' else 'lower'} is better)"
 
 
-def _metric(row: FormRow, metric: str, factor: float) -> Number:
+def _metric(row: FormatRow, metric: str, factor: float) -> Number:
     number: Number = getattr(row, metric)
     return number.scaled(factor)
 
 
-def _bytes(row: FormRow) -> float:
+def _bytes(row: FormatRow) -> float:
     return row.bytes
 
 
-def _passes(row: FormRow) -> float:
+def _passes(row: FormatRow) -> float:
     return row.passes.mean

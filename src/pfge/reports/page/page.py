@@ -10,7 +10,7 @@ from typing import Any
 
 import pfge
 from pfge.reports.figures.figure import Figure
-from pfge.reports.figures.style import NEUTRAL, looks
+from pfge.reports.figures.style import NEUTRAL, styles
 from pfge.reports.page.sections import run_section
 from pfge.reports.run import Run
 
@@ -50,7 +50,7 @@ def _embed(figures: dict[str, Figure]) -> str:
     methods = list(dict.fromkeys(method for figure in figures.values() for method in figure.methods))
     data: dict[str, Any] = {
         "figures": {name: asdict(figure) for name, figure in figures.items()},
-        "looks": {name: asdict(look) for name, look in {"": NEUTRAL, **looks(methods)}.items()},
+        "styles": {name: asdict(style) for name, style in {"": NEUTRAL, **styles(methods)}.items()},
     }
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # What ends a script, or begins a comment in one, begins with this character.

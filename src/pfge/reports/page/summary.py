@@ -8,7 +8,7 @@ from pfge.reports.figures.tradeoff import pareto_front
 from pfge.reports.page.significance import UNKNOWN, Gap, gaps
 from pfge.reports.run import Run
 from pfge.reports.tables.comparison import Row, summarize
-from pfge.reports.tables.formats import summarize_forms
+from pfge.reports.tables.formats import summarize_formats
 
 SAME = 0.001
 """KL in nats up to which two ensembles are said to predict nearly the same."""
@@ -79,16 +79,16 @@ def _to_ship(run: Run, rows: Mapping[str, Row], accurate: str, likely: str) -> F
 
 
 def _compressed(run: Run, chosen: Row) -> str:
-    """Return the smallest form in which a method predicts what it does uncompressed, if one was measured."""
+    """Return the smallest format in which a method predicts the same as uncompressed, if one was measured."""
     same = [
         row
-        for row in summarize_forms(run.forms)
+        for row in summarize_formats(run.formats)
         if row.method == chosen.method and not row.cascade and row.kl and row.kl.mean <= SAME
     ]
     if not same or (smallest := min(same, key=lambda row: row.bytes)).bytes >= chosen.bytes:
         return ""
     return (
-        f" As {smallest.form} it takes {smallest.relative_bytes:.3g}× ({show_bytes(smallest.bytes)}) and "
+        f" As {smallest.format} it takes {smallest.relative_bytes:.3g}× ({show_bytes(smallest.bytes)}) and "
         f"predicts nearly the same, KL {smallest.kl.show(4) if smallest.kl else ''}."
     )
 

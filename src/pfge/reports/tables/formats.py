@@ -1,4 +1,4 @@
-"""The table of forms: what each ensemble takes and is worth compressed and not, whole and as a cascade."""
+"""The table of formats: what each ensemble takes and is worth compressed and not, whole and as a cascade."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class FormRow:
-    """One method in one form over all its seeds; `kl` is None where it was not measured."""
+class FormatRow:
+    """One method in one format over all its seeds; `kl` is None where it was not measured."""
 
     method: str
-    form: str
+    format: str
     cascade: bool
     bytes: int
     relative_bytes: float
@@ -30,7 +30,7 @@ class FormRow:
     kl: Number | None
 
     @classmethod
-    def of_method(cls, row: Row) -> "FormRow":
+    def of_method(cls, row: Row) -> "FormatRow":
         """Return a method as the comparison measured it: its members as they are, all of them asked."""
         passes = Number(float(row.members), None)
         return cls(
@@ -40,38 +40,40 @@ class FormRow:
     @property
     def is_plain(self) -> bool:
         """Whether it is as the comparison has it: members as they are, all of them asked."""
-        return self.form == UNPACKED and not self.cascade
+        return self.format == UNPACKED and not self.cascade
 
     @property
     def name(self) -> str:
-        """Method, form and cascade, for people."""
-        return ", ".join([self.method, self.form, *["cascade"] * self.cascade])
+        """Method, format and cascade, for people."""
+        return ", ".join([self.method, self.format, *["cascade"] * self.cascade])
 
 
-def summarize_forms(results: Sequence[dict[str, Any]]) -> list[FormRow]:
-    """Return a row for each method, form and cascade, those of a method together."""
+def summarize_formats(results: Sequence[dict[str, Any]]) -> list[FormatRow]:
+    """Return a row for each method, format and cascade, those of a method together."""
     rows = []
     for method, of_method in by_method(results).items():
         kinds: dict[tuple[str, bool], list[dict[str, Any]]] = {}
         for result in of_method:
-            kinds.setdefault((result["form"], result["cascade"]), []).append(result)
-        rows += [_row(method, form, cascade, found) for (form, cascade), found in kinds.items()]
+            kinds.setdefault((result["format"], result["cascade"]), []).append(result)
+        rows += [_row(method, stored_as, cascade, found) for (stored_as, cascade), found in kinds.items()]
     return rows
 
 
-def form_table(results: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of all forms."""
+def format_table(results: Sequence[dict[str, Any]]) -> Table:
+    """Return the table of all formats."""
     seeds = len({result["seed"] for result in results})
     about = f"mean ± standard error over {seeds} seeds; " if seeds > 1 else ""
     cascades = "" if any(result["cascade"] for result in results) else " No cascades without validation data."
-    return Table("forms", COLUMNS, [_cells(row) for row in summarize_forms(results)], about + NOTE + cascades)
+    return Table(
+        "formats", COLUMNS, [_cells(row) for row in summarize_formats(results)], about + NOTE + cascades
+    )
 
 
-def _row(method: str, form: str, cascade: bool, results: Sequence[dict[str, Any]]) -> FormRow:
+def _row(method: str, stored_as: str, cascade: bool, results: Sequence[dict[str, Any]]) -> FormatRow:
     first = results[0]
-    return FormRow(
+    return FormatRow(
         method,
-        form,
+        stored_as,
         cascade,
         first["bytes"],
         first["bytes"] / first["bytes_of_one"],
@@ -82,10 +84,10 @@ def _row(method: str, form: str, cascade: bool, results: Sequence[dict[str, Any]
     )
 
 
-def _cells(row: FormRow) -> list[str]:
+def _cells(row: FormatRow) -> list[str]:
     return [
         row.method,
-        row.form,
+        row.format,
         "yes" if row.cascade else "",
         f"{row.bytes:,}",
         f"{row.relative_bytes:.3g}x",

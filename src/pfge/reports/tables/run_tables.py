@@ -1,4 +1,4 @@
-"""The tables of a run folder, for a terminal or a page: methods, calibration, differences, forms."""
+"""The tables of a run folder, for a terminal or a page: methods, calibration, differences, formats."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,9 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import read_results
 from pfge.reports.tables import calibration, comparison, differences
 from pfge.reports.tables.comparison import BEST, by_method, comparison_cells, summarize
-from pfge.reports.tables.formats import form_table
+from pfge.reports.tables.formats import format_table
 from pfge.reports.tables.table import Table
-from pfge.reports.whole_rows import whole_forms
+from pfge.reports.whole_rows import whole_formats
 
 REFERENCE = "PFGE"
 
@@ -36,8 +36,8 @@ def run_tables(folder: RunFolder, results: Sequence[dict[str, Any]], part: str =
             "bootstrap), the standard error over seeds, and a verdict where neither explains the difference."
         )
         tables.append(Table(f"differences from {REFERENCE}", differences.COLUMNS, cells, note))
-    if part == "test" and (forms := whole_forms(read_results(folder.forms))):
-        tables.append(form_table(forms))
+    if part == "test" and (formats := whole_formats(read_results(folder.formats))):
+        tables.append(format_table(formats))
     return tables
 
 

@@ -29,24 +29,24 @@ function make(parent, name, attributes = {}, text = null) {
 }
 
 /** Give a node a method's colours; the style sheet chooses between light and dark. */
-function paint(node, look) {
+function paint(node, style) {
   node.classList.add("ink");
-  node.style.setProperty("--light", look.light);
-  node.style.setProperty("--dark", look.dark);
+  node.style.setProperty("--light", style.light);
+  node.style.setProperty("--dark", style.dark);
 }
 
-function drawMark(parent, look, x, y, size) {
-  const isLine = look.mark === "cross" || look.mark === "plus";
-  const mark = make(parent, "path", { d: MARKS[look.mark](size), transform: `translate(${x} ${y})` });
+function drawMark(parent, style, x, y, size) {
+  const isLine = style.mark === "cross" || style.mark === "plus";
+  const mark = make(parent, "path", { d: MARKS[style.mark](size), transform: `translate(${x} ${y})` });
   mark.setAttribute("fill", isLine ? "none" : "currentColor");
-  if (look.open) mark.setAttribute("class", "hollow");
-  if (isLine || look.open) mark.setAttribute("stroke", "currentColor");
-  if (isLine || look.open) mark.setAttribute("stroke-width", isLine ? 2.2 : 1.8);
+  if (style.open) mark.setAttribute("class", "hollow");
+  if (isLine || style.open) mark.setAttribute("stroke", "currentColor");
+  if (isLine || style.open) mark.setAttribute("stroke-width", isLine ? 2.2 : 1.8);
   return mark;
 }
 
 /** Draw a panel and return the SVG and its points, each with its place and its series. */
-function drawPanel(panel, looks, width) {
+function drawPanel(panel, styles, width) {
   const least = panel.series.some((s) => s.named) ? 300 : 230;
   const height = Math.round(Math.min(330, Math.max(least, width * 0.66)));
   const lines = panel.x_ticks.some(([, name]) => name.includes("\n")) ? 2 : 1;
@@ -74,7 +74,7 @@ function drawPanel(panel, looks, width) {
   if (!isNamed) make(svg, "text", { x: 0, y: 11 }, panel.y_label);
   drawAxes(svg, panel, box, x, y, xBounds, yBounds, height);
   if (panel.diagonal) make(svg, "line", { class: "guide", x1: x(xBounds[0]), y1: y(xBounds[0]), x2: x(1), y2: y(1) });
-  const points = series.flatMap((s) => drawSeries(svg, s, looks[s.method] || looks[""], x, y));
+  const points = series.flatMap((s) => drawSeries(svg, s, styles[s.method] || styles[""], x, y));
   if (panel.labelled) labelPoints(svg, points.filter((p) => p.series.method), box);
   for (const name of names) writeName(svg, name);
   return { svg, points };
@@ -146,9 +146,9 @@ function drawAxes(svg, panel, box, x, y, xBounds, yBounds, height) {
   make(svg, "text", { x: (box.left + box.right) / 2, y: height - 4, "text-anchor": "middle" }, panel.x_label);
 }
 
-function drawSeries(svg, series, look, x, y) {
+function drawSeries(svg, series, style, x, y) {
   const group = make(svg, "g", { "data-method": series.method, "data-label": series.label });
-  paint(group, look);
+  paint(group, style);
   const isStrong = series.method === "PFGE" && !series.faint;
   const places = series.x.map((value, i) => [x(value), y(series.y[i])]);
   if (series.error && series.shape !== "marks" && !series.faint) {
@@ -170,7 +170,7 @@ function drawSeries(svg, series, look, x, y) {
       make(group, "path", { d: `M${px} ${top}V${bottom}`, stroke: "currentColor", "stroke-width": 1.5, "stroke-opacity": 0.4 });
     }
     if (series.shape !== "line") {
-      const mark = drawMark(group, look, px, py, series.faint ? 2.6 : isStrong ? 6 : 4.6);
+      const mark = drawMark(group, style, px, py, series.faint ? 2.6 : isStrong ? 6 : 4.6);
       if (series.faint) mark.setAttribute("opacity", 0.65);
     }
   });

@@ -1,6 +1,6 @@
 // The page: every figure drawn from the data in it, methods hidden by a click, points read by pointer and keys.
 
-const { figures, looks } = JSON.parse(document.getElementById("data").textContent);
+const { figures, styles } = JSON.parse(document.getElementById("data").textContent);
 const hidden = new Set();
 const tip = document.getElementById("tip");
 
@@ -22,8 +22,8 @@ function drawLegend(holder, figure) {
     button.dataset.toggles = method;
     button.setAttribute("aria-pressed", "true");
     const icon = make(button, "svg", { width: 16, height: 16, viewBox: "-8 -8 16 16", "aria-hidden": "true" });
-    paint(icon, looks[method]);
-    drawMark(icon, looks[method], 0, 0, 4.8);
+    paint(icon, styles[method]);
+    drawMark(icon, styles[method], 0, 0, 4.8);
     button.append(method);
     button.addEventListener("click", () => toggle(method));
   }
@@ -50,7 +50,7 @@ function drawAll() {
       element(holder, "p", "note", "Every method of this chart is hidden; click one in the legend.");
       continue;
     }
-    const { svg, points } = drawPanel({ ...panel, series }, looks, width);
+    const { svg, points } = drawPanel({ ...panel, series }, styles, width);
     holder.append(svg);
     listen(svg, points.sort((a, b) => Boolean(b.series.method) - Boolean(a.series.method)), panel);
   }

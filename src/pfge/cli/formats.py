@@ -1,4 +1,4 @@
-"""`pfge forms`: what a run's ensembles take and are worth in each form that they can be shipped in."""
+"""`pfge formats`: what a run's ensembles take and are worth in each format that they can be shipped in."""
 
 import argparse
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def add_parser(commands: "SubParsers") -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
-        "forms",
+        "formats",
         help="measure every ensemble of a run compressed and not, whole and as a cascade",
         description="Store every ensemble of a finished comparison as float32, as int8, and as an int8 base "
         "with 3 bits or 1 bit for each member, and print bytes, forward passes, accuracy and NLL on the test "
@@ -24,10 +24,10 @@ def add_parser(commands: "SubParsers") -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure the forms and print the table."""
-    from pfge.cli.tables import print_forms
-    from pfge.lab.experiments.formats import measure_forms
+    """Measure the formats and print the table."""
+    from pfge.cli.tables import print_formats
+    from pfge.lab.experiments.formats import measure_formats
     from pfge.lab.run.progress import Reporter
 
-    print_forms(measure_forms(options.folder, Reporter(), overrides=options.set), options.folder)
+    print_formats(measure_formats(options.folder, Reporter(), overrides=options.set), options.folder)
     return 0

@@ -1,4 +1,4 @@
-"""`pfge forms`: one table, the same when it is run again, and one line for every mistake."""
+"""`pfge formats`: one table, the same when it is run again, and one line for every mistake."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_table_has_every_form_and_is_the_same_again(capsys: Captured, folder: Path) -> None:
-    assert main(["forms", str(folder)]) == 0
+    assert main(["formats", str(folder)]) == 0
     printed = capsys.readouterr().out
     rows = cells(printed)
     assert [row[:3] for row in rows] == [
@@ -35,24 +35,26 @@ def test_the_table_has_every_form_and_is_the_same_again(capsys: Captured, folder
     ]
     assert rows[2][3:6] == ["194,304", "2x", "2"]  # as the comparison has it
     assert f"One picture of it: pfge report {folder}" in printed.replace("\n", "")
-    assert main(["forms", str(folder)]) == 0
+    assert main(["formats", str(folder)]) == 0
     assert capsys.readouterr().out == printed
 
 
 def test_other_commands_show_them_too(capsys: Captured, folder: Path) -> None:
-    assert main(["forms", str(folder)]) == 0
+    assert main(["formats", str(folder)]) == 0
     capsys.readouterr()
     assert main(["table", str(folder)]) == 0
     assert "| PFGE | int8 base + 3 bits | yes |" in capsys.readouterr().out
     assert main(["table", str(folder), "--part", "validation"]) == 0
     assert "int8 base + 3 bits" not in capsys.readouterr().out  # they are measured on test data alone
-    assert main(["report", str(folder), "--format", "csv", "--table", "forms"]) == 0
+    assert main(["report", str(folder), "--format", "csv", "--table", "formats"]) == 0
     assert "PFGE,float32,,194304,2x,2," in capsys.readouterr().out
 
 
 def test_mistakes_end_in_one_line(capsys: Captured, folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "none"
-    assert refused(capsys, ["forms", str(path)]) == (
+    assert refused(capsys, ["formats", str(path)]) == (
         f"{path} holds no run; make one by pfge compare --out {path}"
     )
-    assert "was made by another config" in refused(capsys, ["forms", str(folder), "--set", "ensemble.high=1"])
+    assert "was made by another config" in refused(
+        capsys, ["formats", str(folder), "--set", "ensemble.high=1"]
+    )
