@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 ROWS: list[set[str]] = [
     {"schedules", "weights", "forward"},
     {"metrics"},
-    {"calibration", "batch_norm"},
+    {"calibration", "batch_norm", "tasks"},
     {"storage"},
     {"collectors", "packed", "connectivity"},
     {"saved"},

@@ -13,6 +13,7 @@ from pfge.lab.data import Images
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation.pool import Pool
 from pfge.metrics.scores import Scores, score_examples
+from pfge.tasks import Classification
 
 
 def measure(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
@@ -22,16 +23,7 @@ def measure(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
 
 def summarize(scores: Scores) -> dict[str, float]:
     """Return every metric of scored examples."""
-    return {
-        "accuracy": scores.accuracy(),
-        "nll": scores.negative_log_likelihood(),
-        "brier": scores.brier_score(),
-        "ece": scores.expected_calibration_error(),
-        "ece_equal_mass": scores.expected_calibration_error(equal_mass=True),
-        "mce": scores.maximum_calibration_error(),
-        "aurc": scores.area_under_risk_coverage(),
-        "entropy": scores.mean_entropy(),
-    }
+    return {metric.name: metric.compute(scores) for metric in Classification.metrics}
 
 
 @dataclass(frozen=True)
