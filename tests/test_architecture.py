@@ -18,7 +18,7 @@ ROWS: list[set[str]] = [
     {"collectors", "packed", "connectivity"},
     {"saved"},
     {"trajectory", "ensemble"},
-    {"training", "cascade"},
+    {"cascade"},
     {"methods", "compression", "export"},
     {"lab"},
     {"reports"},

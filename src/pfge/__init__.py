@@ -41,8 +41,7 @@ from pfge.metrics.uncertainty import disagreement, kl_divergence, mutual_informa
 from pfge.schedules import Constant, CosineRestarts, Joined, LinearDecay, Triangular
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 from pfge.storage.files import StorageError
-from pfge.training import follow
-from pfge.trajectory import Trajectory
+from pfge.trajectory import Trajectory, follow
 from pfge.weights import (
     Weights,
     average_into,

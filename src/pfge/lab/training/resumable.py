@@ -14,8 +14,7 @@ from pfge.lab.engine import Engine
 from pfge.lab.run.loggers import Log
 from pfge.lab.run.progress import Reporter
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
-from pfge.training import follow
-from pfge.trajectory import Trajectory
+from pfge.trajectory import Trajectory, follow
 
 
 def train_resumable(
