@@ -1,7 +1,6 @@
 """An exponential moving average of the weights."""
 
-from pfge.collectors.one_mean import OneMean
-from pfge.collectors.running_mean import RunningMean
+from pfge.collectors.averaging import OneMean, RunningMean
 from pfge.weights import Weights
 
 

@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, Restart, require_cycle
-from pfge.collectors.running_mean import RunningMean
 from pfge.collectors.stores import Store, open_store
 from pfge.weights import Weights
 

@@ -1,8 +1,7 @@
 """Stochastic weight averaging (the paper's Algorithm 1; Izmailov et al., 2018)."""
 
+from pfge.collectors.averaging import OneMean, RunningMean
 from pfge.collectors.base import require_cycle
-from pfge.collectors.one_mean import OneMean
-from pfge.collectors.running_mean import RunningMean
 from pfge.weights import Weights
 
 

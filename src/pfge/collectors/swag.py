@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, require_cycle
-from pfge.collectors.running_mean import RunningMean
 from pfge.storage.lazy_members import LazyMembers
 from pfge.weights import Weights, accumulator, copy_weights, is_averaged
 
