@@ -16,7 +16,6 @@ ROWS: list[set[str]] = [
     {"calibration", "batch_norm", "tasks"},
     {"storage"},
     {"collectors", "packed", "connectivity"},
-    {"saved"},
     {"trajectory", "ensemble"},
     {"cascade"},
     {"methods", "compression", "export"},

@@ -19,7 +19,7 @@ from pfge.calibration import (
 )
 from pfge.forward import call_model, require_rereadable, require_same_order
 from pfge.packed import PackedMembers
-from pfge.saved import Saved
+from pfge.packed.saved_ensemble import SavedEnsemble
 from pfge.storage.lazy_members import LazyMembers
 from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
 
@@ -229,7 +229,7 @@ class Ensemble:
 
     def save(self, folder: str | Path) -> None:
         """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""
-        saved = Saved(self.members, self.method, self.model, self.iterations, self.temperatures)
+        saved = SavedEnsemble(self.members, self.method, self.model, self.iterations, self.temperatures)
         saved.write(Path(folder))
 
     @classmethod
@@ -245,7 +245,7 @@ class Ensemble:
         Raises:
             StorageError: The folder is missing, damaged or foreign.
         """
-        saved = Saved.read(Path(folder))
+        saved = SavedEnsemble.read(Path(folder))
         return cls(
             saved.members,
             build_model,

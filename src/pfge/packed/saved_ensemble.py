@@ -1,17 +1,18 @@
-"""What is saved of an ensemble, whichever form its members have."""
+"""What is saved of an ensemble, whether its members are packed or not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pfge.calibration import UNSCALED, Temperatures
-from pfge.packed import PackedFolder, PackedMembers, is_packed_folder
+from pfge.packed.packed_folder import PackedFolder, is_packed_folder
+from pfge.packed.packed_members import PackedMembers
 from pfge.storage.ensemble_folder import EnsembleFolder, prepare_for_overwrite
 from pfge.weights import Weights
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedEnsemble:
     """Members, as they are or packed, and what the manifest says of them."""
 
     members: Sequence[Weights]
@@ -33,7 +34,7 @@ class Saved:
             target.commit([target.write(m, i) for m, i in zip(self.members, self.iterations, strict=True)])
 
     @classmethod
-    def read(cls, path: Path) -> "Saved":
+    def read(cls, path: Path) -> "SavedEnsemble":
         """Check a folder whole; members are read from disk when needed.
 
         Raises:
