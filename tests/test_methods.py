@@ -46,7 +46,7 @@ def test_listeners_do_not_steer_and_share_the_schedule() -> None:
 
 def test_a_snapshot_is_taken_where_a_cosine_of_one_period_is_lowest() -> None:
     snapshot = make_collector("Snapshot", SETTING)
-    assert SETTING.schedule("Snapshot") == CosineRestarts(10, 0.1, 1e-3)
+    assert SETTING.schedule("Snapshot") == CosineRestarts(10, 1e-3, 0.1)
     assert [i for i in range(1, 41) if snapshot.due(i)] == [10, 20, 30, 40]
 
 

@@ -30,8 +30,9 @@ def test_triangular_with_an_odd_cycle_never_quite_reaches_high() -> None:
 
 
 def test_cosine_restarts_end_each_cycle_at_low() -> None:
-    expected = [1 + math.cos(math.pi * i / 4) for i in (1, 2, 3, 4)]
-    assert rates(CosineRestarts(4, 2.0), 8) == pytest.approx(expected * 2, abs=1e-15)
+    expected = [2 + math.cos(math.pi * i / 4) for i in (1, 2, 3, 4)]
+    assert rates(CosineRestarts(4, 1.0, 3.0), 8) == pytest.approx(expected * 2, abs=1e-15)
+    assert CosineRestarts(4, 0.1, 0.7)(4) == 0.1
 
 
 def test_linear_decay_stays_at_its_last_rate() -> None:
@@ -61,9 +62,10 @@ def test_a_cycle_without_iterations_is_refused(cycle: int) -> None:
         Triangular(cycle, 0.1, 0.2)
 
 
-def test_low_above_high_is_refused_with_both_values() -> None:
+@pytest.mark.parametrize("schedule", [Triangular, CosineRestarts])
+def test_low_above_high_is_refused_with_both_values(schedule: type[Triangular | CosineRestarts]) -> None:
     with pytest.raises(ValueError, match=r"got low=0\.2 and high=0\.1; exchange"):
-        Triangular(4, 0.2, 0.1)
+        schedule(4, 0.2, 0.1)
 
 
 def test_an_unknown_start_is_refused() -> None:

@@ -57,7 +57,7 @@ class Setting:
     def schedule(self, name: str = "PFGE") -> Schedule:
         """Return the learning rate of a method: one for all but Snapshot, which anneals once a period."""
         if name == "Snapshot":
-            return CosineRestarts(self.period, self.high, self.low)
+            return CosineRestarts(self.period, self.low, self.high)
         start: Literal["low", "high"] = "low" if self.variant == "paper" else "high"
         return Triangular(self.cycle, self.low, self.high, start=start)
 

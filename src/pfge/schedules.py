@@ -58,11 +58,16 @@ class CosineRestarts:
     """A rate that falls along half a cosine and jumps back, for snapshot ensembles.
 
     It starts near `high` and reaches `low` exactly at every multiple of the cycle.
+
+    Args:
+        cycle: Iterations in one cycle.
+        low: The smallest rate.
+        high: The rate that each cycle falls from.
     """
 
     cycle: int
+    low: float
     high: float
-    low: float = 0.0
 
     def __post_init__(self) -> None:
         _require_cycle(self.cycle)

@@ -56,7 +56,7 @@ def test_ema_is_ema_run_alone(finished: Path, digits: Splits) -> None:
 
 
 def test_snapshots_are_those_of_a_cosine_path_of_its_own(finished: Path, digits: Splits) -> None:
-    alone = run_alone(digits, w0_of(finished), FGE(PERIOD), CosineRestarts(PERIOD, HIGH, LOW))  # type: ignore[arg-type]
+    alone = run_alone(digits, w0_of(finished), FGE(PERIOD), CosineRestarts(PERIOD, LOW, HIGH))  # type: ignore[arg-type]
     for found, expected in zip(saved(finished, "Snapshot"), alone, strict=True):
         assert_same_weights(parameters(found), parameters(expected))
 
