@@ -74,6 +74,16 @@ class Ensemble:
     def __len__(self) -> int:
         return len(self.members)
 
+    def __repr__(self) -> str:
+        known = {
+            "method": self.method,
+            "iterations": self.iterations if any(self.iterations) else None,
+            "temperatures": self.temperatures if self.temperatures != UNSCALED else None,
+        }
+        arguments = [f"<members: {len(self)}>", f"<{self.model or 'build_model'}>"]
+        arguments += [f"{name}={value!r}" for name, value in known.items() if value is not None]
+        return f"Ensemble({', '.join(arguments)})"
+
     @property
     def nbytes(self) -> int:
         """The bytes of all members' weights, packed if they are."""

@@ -57,6 +57,10 @@ class Trajectory:
         self._stepped = False
         optimizer.register_step_post_hook(self._note_step)
 
+    def __repr__(self) -> str:
+        run = f"<{type(self.model).__name__}>, <{type(self.optimizer).__name__}>"
+        return f"Trajectory({run}, {self.schedule!r}, {list(self.collectors)!r})"
+
     def before_update(self) -> None:
         """Set the learning rate of the coming iteration."""
         if not self._begun:

@@ -136,6 +136,11 @@ def count_bytes(weights: Weights) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
 
 
+def describe_weights(weights: Weights) -> str:
+    """Return a few words in place of the numbers, for the `repr` of what holds weights."""
+    return f"<weights of {sum(tensor.numel() for tensor in weights.values()):,} numbers>"
+
+
 def is_averaged(tensor: Tensor) -> bool:
     """Tell whether a mean of such tensors is one of them: true of floating-point and complex ones."""
     return tensor.is_floating_point() or tensor.is_complex()

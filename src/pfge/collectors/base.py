@@ -1,11 +1,12 @@
 """What a collector is: something that watches a trajectory and keeps weights."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, ClassVar, final
 
-from pfge.weights import Weights, find_non_finite
+from pfge.weights import Weights, describe_weights, find_non_finite
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,9 @@ class Restart:
 
     weights: Weights
     clear_momentum: bool = True
+
+    def __repr__(self) -> str:
+        return f"Restart({describe_weights(self.weights)}, clear_momentum={self.clear_momentum})"
 
 
 class Collector(ABC):
@@ -73,13 +77,24 @@ class Collector(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` gave, in place of `begin`."""
 
-    @abstractmethod
-    def __str__(self) -> str:
-        """Return the constructor call, for messages and manifests."""
+    def __repr__(self) -> str:
+        """Return the constructor call, for messages, manifests and checkpoints.
+
+        It shows each parameter that is also an attribute. Where members are stored is none: a run may resume
+        in another folder.
+        """
+        names = [name for name in signature(type(self)).parameters if hasattr(self, name)]
+        return constructor_call(self, names)
 
     def last_use(self, iterations: int) -> int:
         """Return the last of that many iterations that serves a member: all, unless members are periods."""
         return iterations
+
+
+def constructor_call(value: object, names: Iterable[str]) -> str:
+    """Return the call that makes a value with these attributes, as `SWA(cycle=4, phase=0)`."""
+    arguments = ", ".join(f"{name}={getattr(value, name)!r}" for name in names)
+    return f"{type(value).__name__}({arguments})"
 
 
 def require_cycle(cycle: int, phase: int) -> None:

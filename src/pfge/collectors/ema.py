@@ -27,6 +27,3 @@ class EMA(OneMean):
 
     def _update(self, mean: RunningMean, weights: Weights) -> None:
         mean.decay(weights, self.decay)
-
-    def __str__(self) -> str:
-        return f"EMA(decay={self.decay}, every={self.every})"

@@ -53,6 +53,3 @@ class FGE(Collector):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state."""
         self._store.load_state_dict(state)
-
-    def __str__(self) -> str:
-        return f"FGE(cycle={self.cycle}, phase={self.phase})"

@@ -97,10 +97,6 @@ class PFGE(Collector):
         self._store.load_state_dict(state["members"])
         self._mean = state["mean"] and RunningMean.from_state(state["mean"])
 
-    def __str__(self) -> str:
-        flags = f"average_start={self.average_start}, clear_momentum={self.clear_momentum}"
-        return f"PFGE(cycle={self.cycle}, period={self.period}, phase={self.phase}, {flags})"
-
     def _require_period(self) -> None:
         if self.period < 1:
             raise ValueError(f"period must be at least 1 iteration, got {self.period}")

@@ -26,6 +26,3 @@ class SWA(OneMean):
 
     def _update(self, mean: RunningMean, weights: Weights) -> None:
         mean.add(weights)
-
-    def __str__(self) -> str:
-        return f"SWA(cycle={self.cycle}, phase={self.phase}, average_start={self.average_start})"

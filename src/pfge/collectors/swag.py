@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from pfge.collectors.averaging import RunningMean
-from pfge.collectors.base import Collector, require_cycle
+from pfge.collectors.base import Collector, constructor_call, require_cycle
 from pfge.storage.lazy_members import LazyMembers
 from pfge.weights import Weights, accumulator, copy_weights, is_averaged
+
+USUAL_VAR_CLAMP = 1e-30
 
 
 class SWAG(Collector):
@@ -40,7 +42,7 @@ class SWAG(Collector):
         rank: int = 20,
         samples: int = 20,
         scale: float = 0.5,
-        var_clamp: float = 1e-30,
+        var_clamp: float = USUAL_VAR_CLAMP,
         seed: int = 0,
     ):
         require_cycle(cycle, phase)
@@ -127,9 +129,11 @@ class SWAG(Collector):
         self._squares = copy_weights(state["squares"])
         self._deviations = [copy_weights(deviation) for deviation in state["deviations"]]
 
-    def __str__(self) -> str:
-        what = f"rank={self.rank}, samples={self.samples}, scale={self.scale}, seed={self.seed}"
-        return f"SWAG(cycle={self.cycle}, phase={self.phase}, {what})"
+    def __repr__(self) -> str:
+        names = ["cycle", "phase", "rank", "samples", "scale", "seed"]
+        # Manifests and checkpoints name it only where it is not the usual one.
+        names += ["var_clamp"] if self.var_clamp != USUAL_VAR_CLAMP else []
+        return constructor_call(self, names)
 
 
 def _normal(shape: tuple[int, ...], key: str) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfge.weights import Weights, copy_weights, is_averaged, require_same_layout
+from pfge.weights import Weights, copy_weights, describe_weights, is_averaged, require_same_layout
 
 
 class Curve(ABC):
@@ -59,6 +59,10 @@ class Curve(ABC):
             {name: tensor.requires_grad_() for name, tensor in zip(self.names, bend, strict=True)}
             for bend in between
         ]
+
+    def __repr__(self) -> str:
+        ends = f"{describe_weights(self.start)}, {describe_weights(self.end)}"
+        return f"{type(self).__name__}({ends}, bends={len(self.bends)})"
 
     @abstractmethod
     def coefficients(self, t: float) -> list[float]:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from pfge.weights import Weights, is_averaged, require_same_layout
+from pfge.weights import Weights, describe_weights, is_averaged, require_same_layout
 
 
 class Plane:
@@ -35,6 +35,9 @@ class Plane:
                 "span one; choose other members"
             )
         self._second = aside / height
+
+    def __repr__(self) -> str:
+        return f"Plane(({', '.join(3 * [describe_weights(self._origin)])}))"
 
     def coordinates(self, weights: Weights) -> tuple[float, float]:
         """Return where a point is, or its shadow, if it is not on the plane."""

@@ -66,5 +66,5 @@ class Fork(Collector):
         self._left = state["left"]
         self.collector.load_state_dict(state["collector"])
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"Fork({self.collector})"

@@ -1,0 +1,116 @@
+"""What users see of the package: names, and how values print."""
+
+import pytest
+import torch
+from torch import nn
+
+import pfge
+from pfge import (
+    EMA,
+    FGE,
+    PFGE,
+    SWA,
+    SWAG,
+    Bezier,
+    Cascade,
+    Constant,
+    CosineRestarts,
+    CurveTrace,
+    Difference,
+    Ensemble,
+    Joined,
+    LinearDecay,
+    Plane,
+    PolygonalChain,
+    Reliability,
+    Restart,
+    SeedDifference,
+    Temperature,
+    Temperatures,
+    Trajectory,
+    Triangular,
+)
+
+VALUES = [
+    Constant(0.1),
+    Triangular(4, 0.1, 0.2, start="high"),
+    CosineRestarts(4, 0.0, 0.2),
+    LinearDecay(4, 0.2, 0.1),
+    Joined(((Constant(0.1), 3), (LinearDecay(4, 0.1, 0.0), 4))),
+    Temperature(1.5, converged=False),
+    Temperatures(1.5, (1.0, 2.0)),
+    Cascade((1, 0, 2), (0.9, 0.8), "agreement"),
+    Reliability((0.0, 0.5), (0.5, 1.0), (3, 1), (0.4, 0.9), (0.5, 1.0)),
+    Difference(0.1, -0.1, 0.3),
+    SeedDifference(0.1, 0.05, 3),
+    CurveTrace((0.0, 1.0), {"loss": (1.0, 2.0)}, (3.0, 4.0)),
+]
+COLLECTORS = [
+    SWA(4, phase=1, average_start=False),
+    EMA(0.9, every=3),
+    FGE(4, phase=2),
+    PFGE(4, 8, phase=1, average_start=False, clear_momentum=False),
+    SWAG(4, phase=1, rank=2, samples=3, scale=0.25, seed=7),
+    SWAG(4, var_clamp=1e-9),
+]
+POINT = {"w": torch.zeros(2, 3), "b": torch.zeros(2)}
+SHORT = "<weights of 8 numbers>"
+OTHERS = [
+    (Restart(POINT), f"Restart({SHORT}, clear_momentum=True)"),
+    (Bezier(POINT, POINT), f"Bezier({SHORT}, {SHORT}, bends=1)"),
+    (PolygonalChain(POINT, POINT, bends=2), f"PolygonalChain({SHORT}, {SHORT}, bends=2)"),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_a_value_prints_as_the_call_that_makes_it(value: object) -> None:
+    assert eval(repr(value), vars(pfge)) == value
+    assert str(value) == repr(value)
+
+
+@pytest.mark.parametrize("collector", COLLECTORS, ids=lambda value: type(value).__name__)
+def test_a_collector_prints_as_the_call_that_makes_it(collector: pfge.Collector) -> None:
+    made = eval(repr(collector), vars(pfge))
+    assert repr(made) == repr(collector) == str(collector)
+    settings = {name: value for name, value in vars(collector).items() if not name.startswith("_")}
+    assert {name: value for name, value in vars(made).items() if not name.startswith("_")} == settings
+
+
+def test_collectors_print_as_manifests_and_checkpoints_have_named_them() -> None:
+    assert [str(collector) for collector in COLLECTORS[:5]] == [
+        "SWA(cycle=4, phase=1, average_start=False)",
+        "EMA(decay=0.9, every=3)",
+        "FGE(cycle=4, phase=2)",
+        "PFGE(cycle=4, period=8, phase=1, average_start=False, clear_momentum=False)",
+        "SWAG(cycle=4, phase=1, rank=2, samples=3, scale=0.25, seed=7)",
+    ]
+
+
+@pytest.mark.parametrize(("value", "expected"), OTHERS, ids=lambda value: type(value).__name__)
+def test_what_holds_tensors_prints_without_their_numbers(value: object, expected: str) -> None:
+    assert repr(value) == expected
+
+
+def test_a_plane_prints_without_its_numbers() -> None:
+    points = tuple({"w": torch.tensor(numbers)} for numbers in ([0.0, 0.0], [1.0, 0.0], [0.0, 1.0]))
+    short = "<weights of 2 numbers>"
+    assert repr(Plane(points)) == f"Plane(({short}, {short}, {short}))"
+
+
+def test_a_trajectory_prints_its_schedule_and_its_collectors() -> None:
+    model = nn.Linear(1, 1)
+    trajectory = Trajectory(model, torch.optim.SGD(model.parameters()), Constant(0.1), [FGE(2)])
+    assert repr(trajectory) == "Trajectory(<Linear>, <SGD>, Constant(rate=0.1), [FGE(cycle=2, phase=0)])"
+
+
+def test_an_ensemble_prints_what_is_known_of_it() -> None:
+    assert (
+        repr(Ensemble([POINT], nn.Identity)) == "Ensemble(<members: 1>, <torch.nn.modules.linear:Identity>)"
+    )
+    ensemble = Ensemble(
+        [POINT, POINT], lambda: nn.Identity(), model="tiny", method="FGE(cycle=2, phase=0)", iterations=[2, 4]
+    )
+    expected = "Ensemble(<members: 2>, <tiny>, method='FGE(cycle=2, phase=0)', iterations=[2, 4]"
+    assert repr(ensemble) == f"{expected})"
+    hot = ensemble.with_members(ensemble.members, temperatures=Temperatures(2.0))
+    assert repr(hot) == f"{expected}, temperatures=Temperatures(pooled=2.0, members=None))"
