@@ -1,13 +1,31 @@
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from pfge import EMA, FGE, PFGE, SWA, SWAG, Collector, Ensemble, StorageError, Trajectory, Weights
-from tests.toys import advance, assert_same_weights, make_mlp, make_sgd, train
+from pfge import (
+    EMA,
+    FGE,
+    PFGE,
+    SWA,
+    SWAG,
+    Collector,
+    Constant,
+    Ensemble,
+    Restart,
+    StorageError,
+    Trajectory,
+    Weights,
+    copy_weights,
+    load_checkpoint,
+    save_checkpoint,
+)
+from pfge.collectors.averaging import OneMean
+from tests.toys import Scalar, advance, assert_same_weights, make_mlp, make_sgd, train
 
 
 def point(value: float) -> Weights:
@@ -113,6 +131,79 @@ def test_what_the_warning_says_is_what_happens() -> None:
 @pytest.mark.parametrize(("collector", "expected"), [(PFGE(2, 4), 8), (PFGE(2, 20), 0), (FGE(3), 10)])
 def test_the_last_iteration_of_any_use_is_known(collector: Collector, expected: int) -> None:
     assert collector.last_use(10) == expected
+
+
+def test_a_collector_of_a_user_overrides_public_methods_only() -> None:
+    for kind in (Collector, OneMean):
+        assert kind.__abstractmethods__
+        assert not [name for name in kind.__abstractmethods__ if name.startswith("_")]
+
+
+class Largest(Collector):
+    """A user's own: keeps the point with the largest weight, and sends the path back there each time."""
+
+    steers = True
+
+    def __init__(self, every: int):
+        self.every = every
+        self._best: tuple[int, Weights] | None = None
+
+    def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:  # noqa: ARG002
+        self._best = None
+
+    def due(self, iteration: int) -> bool:
+        return iteration % self.every == 0
+
+    def take(self, iteration: int, weights: Weights) -> Restart:
+        if self._best is None or weights["w"] > self._best[1]["w"]:
+            self._best = iteration, copy_weights(weights)
+        return Restart(self._best[1])
+
+    def members(self) -> list[Weights]:
+        return [] if self._best is None else [self._best[1]]
+
+    @property
+    def iterations(self) -> list[int | None]:
+        return [] if self._best is None else [self._best[0]]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self._best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._best = state["best"]
+
+
+def test_a_collector_of_a_user_collects_steers_and_resumes(tmp_path: Path) -> None:
+    def start() -> tuple[Largest, Trajectory]:
+        model, largest = Scalar(0.0), Largest(every=2)
+        return largest, Trajectory(model, torch.optim.SGD(model.parameters()), Constant(1.0), [largest])
+
+    def go_on(trajectory: Trajectory, steps: list[float]) -> None:
+        for step in steps:
+            trajectory.model.w.grad = torch.tensor(-step, dtype=torch.float64)
+            trajectory.before_update()
+            trajectory.optimizer.step()
+            trajectory.after_update()
+
+    largest, trajectory = start()
+    # 1, 3 is kept; 2, 0 goes back to 3; 4, 5 is kept.
+    go_on(trajectory, [1.0, 2.0, -1.0])
+    save_checkpoint(tmp_path / "state", trajectory.state_dict())
+    largest, trajectory = start()
+    trajectory.load_state_dict(load_checkpoint(tmp_path / "state"))
+    assert str(largest) == "Largest(every=2)"
+    go_on(trajectory, [-2.0])
+    assert trajectory.model.w.item() == 3.0
+    go_on(trajectory, [1.0, 1.0])
+    assert [member["w"].item() for member in largest.members()] == [5.0]
+    assert largest.iterations == [6]
+
+
+def test_weights_that_are_not_finite_never_reach_a_collector_of_a_user() -> None:
+    largest = Largest(every=1)
+    with pytest.raises(ValueError, match=r"Largest\(every=1\) collects finite weights only, but w holds NaN"):
+        show(largest, [1.0, float("nan")])
+    assert largest.iterations == [1]
 
 
 def test_members_on_disk_equal_members_in_memory(tmp_path: Path) -> None:

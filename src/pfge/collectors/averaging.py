@@ -80,15 +80,16 @@ class OneMean(Collector):
         self._mean = RunningMean(weights, counted=self.average_start, copied=buffers)
         self._last = None
 
-    def _take(self, iteration: int, weights: Weights) -> None:
+    def take(self, iteration: int, weights: Weights) -> None:
+        """Let the weights join the mean."""
         if self._mean is None:
             raise RuntimeError(f"{self} must begin before it observes; call begin(weights) first")
-        self._update(self._mean, weights)
+        self.update(self._mean, weights)
         self._last = iteration
 
     @abstractmethod
-    def _update(self, mean: RunningMean, weights: Weights) -> None:
-        """Let the weights join the mean."""
+    def update(self, mean: RunningMean, weights: Weights) -> None:
+        """Let the weights join the mean, by one of its methods."""
 
     def members(self) -> Sequence[Weights]:
         """Return the mean as the only member.

@@ -21,7 +21,56 @@ class Restart:
 
 
 class Collector(ABC):
-    """Watches a trajectory's weights, as plain dicts of tensors, and keeps some as members."""
+    """Watch a trajectory's weights, as plain dicts of tensors, and keep some as members.
+
+    A method of your own is a subclass that defines the abstract methods below. `Trajectory` calls `begin`
+    once and `observe` after each update; `observe` calls `take` where the iteration is `due` and the weights
+    are finite. What `state_dict` returns goes through `save_checkpoint`, so it is made of dicts, lists,
+    tensors and plain values. `OneMean` is a shorter start for a method that keeps one average.
+
+    Example:
+        A collector that keeps the last few points, for example to average the last checkpoints:
+
+        >>> import torch, pfge
+        >>> from pfge.weights import copy_weights
+        >>> class Last(pfge.Collector):
+        ...     def __init__(self, count):
+        ...         self.count = count
+        ...         self._kept = {}
+        ...
+        ...     def begin(self, weights, buffers=()):
+        ...         self._kept = {}
+        ...
+        ...     def due(self, iteration):
+        ...         return True
+        ...
+        ...     def take(self, iteration, weights):
+        ...         self._kept[iteration] = copy_weights(weights)
+        ...         self._kept = dict(list(self._kept.items())[-self.count :])
+        ...
+        ...     def members(self):
+        ...         return list(self._kept.values())
+        ...
+        ...     @property
+        ...     def iterations(self):
+        ...         return list(self._kept)
+        ...
+        ...     def state_dict(self):
+        ...         return {"kept": self._kept}
+        ...
+        ...     def load_state_dict(self, state):
+        ...         self._kept = dict(state["kept"])
+        >>> last = Last(count=2)
+        >>> model = torch.nn.Linear(1, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters())
+        >>> trajectory = pfge.Trajectory(model, optimizer, pfge.Constant(0.1), [last])
+        >>> trajectory
+        Trajectory(<Linear>, <SGD>, Constant(rate=0.1), [Last(count=2)])
+        >>> batches = [torch.ones(4, 1)]
+        >>> pfge.follow(trajectory, batches, lambda model, x: model(x).square().mean(), iterations=5)
+        >>> last.iterations
+        [4, 5]
+    """
 
     steers: ClassVar[bool] = False
     """Whether it may return a `Restart`; a trajectory takes one such collector at most."""
@@ -54,11 +103,19 @@ class Collector(ABC):
                 f"{self} collects finite weights only, but {name} holds NaN or infinity at iteration "
                 f"{iteration}; lower the learning rate, or resume from an earlier checkpoint"
             )
-        return self._take(iteration, weights)
+        return self.take(iteration, weights)
 
     @abstractmethod
-    def _take(self, iteration: int, weights: Weights) -> Restart | None:
-        """Use finite weights at an iteration that is due."""
+    def take(self, iteration: int, weights: Weights) -> Restart | None:
+        """Use finite weights at an iteration that is due; `observe` calls this.
+
+        Args:
+            iteration: Updates so far, from 1.
+            weights: The point; live tensors, to be copied by whoever keeps them.
+
+        Returns:
+            Where the trajectory goes on, from a collector that steers; None to let it be.
+        """
 
     @abstractmethod
     def members(self) -> Sequence[Weights]:

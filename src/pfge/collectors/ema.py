@@ -25,5 +25,6 @@ class EMA(OneMean):
         """Tell whether the mean moves at this iteration."""
         return iteration % self.every == 0
 
-    def _update(self, mean: RunningMean, weights: Weights) -> None:
+    def update(self, mean: RunningMean, weights: Weights) -> None:
+        """Move the mean towards the weights."""
         mean.decay(weights, self.decay)

@@ -34,7 +34,8 @@ class FGE(Collector):
         """Tell whether a point of the cycle is reached."""
         return iteration % self.cycle == self.phase
 
-    def _take(self, iteration: int, weights: Weights) -> None:
+    def take(self, iteration: int, weights: Weights) -> None:
+        """Keep the weights as a member."""
         self._store.append(iteration, weights)
 
     def members(self) -> Sequence[Weights]:

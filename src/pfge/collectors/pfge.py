@@ -60,7 +60,8 @@ class PFGE(Collector):
         """Tell whether a point is averaged or a member recorded."""
         return self._is_averaged(iteration) or iteration % self.period == 0
 
-    def _take(self, iteration: int, weights: Weights) -> Restart | None:
+    def take(self, iteration: int, weights: Weights) -> Restart | None:
+        """Average the weights at the end of a cycle; at the end of a period record the mean and go there."""
         if self._mean is None:
             raise RuntimeError(f"{self} must begin before it observes; call begin(weights) first")
         if self._is_averaged(iteration):  # lines 5-7: w_SWA = (w_SWA * (j/c) + w) / (j/c + 1)

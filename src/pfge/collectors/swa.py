@@ -24,5 +24,6 @@ class SWA(OneMean):
         """Tell whether a point of the cycle is reached."""
         return iteration % self.cycle == self.phase
 
-    def _update(self, mean: RunningMean, weights: Weights) -> None:
+    def update(self, mean: RunningMean, weights: Weights) -> None:
+        """Count the weights in the mean."""
         mean.add(weights)

@@ -72,7 +72,8 @@ class SWAG(Collector):
         return iteration % self.cycle == self.phase
 
     @torch.no_grad()
-    def _take(self, iteration: int, weights: Weights) -> None:  # noqa: ARG002
+    def take(self, iteration: int, weights: Weights) -> None:  # noqa: ARG002
+        """Count the weights as a point of the Gaussian."""
         if self._mean is None:
             raise RuntimeError(f"{self} must begin before it observes; call begin(weights) first")
         self._mean.add(weights)

@@ -28,7 +28,8 @@ class Fork(Collector):
         """Tell whether the collector wants these weights; those after its first restart it does not."""
         return not self._left and self.collector.due(iteration)
 
-    def _take(self, iteration: int, weights: Weights) -> None:
+    def take(self, iteration: int, weights: Weights) -> None:
+        """Show the weights to the collector, and keep its first restart."""
         self._restart = self.collector.observe(iteration, weights)
         self._left = self._restart is not None
 
