@@ -41,7 +41,7 @@ def main() -> None:
         optimizer.step()
         trajectory.after_update()
 
-    ensemble = pfge.Ensemble(collector.members(), make_model).with_fresh_batch_norm(train)
+    ensemble = pfge.Ensemble.from_collector(collector, make_model).with_fresh_batch_norm(train)
     probabilities = ensemble.predict_batches(test)
     targets = y[1000:]
     print(f"{len(ensemble)} members in {ensemble.nbytes:,} bytes")

@@ -1,11 +1,13 @@
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pfge import Ensemble, Temperatures, Weights, copy_weights, view_weights
+from pfge import PFGE, SWA, SWAG, Ensemble, Temperatures, Weights, copy_weights, view_weights
 from pfge.storage.lazy_members import LazyMembers
-from tests.toys import assert_same_weights, make_batch, make_mlp
+from tests.toys import assert_same_weights, make_batch, make_mlp, train
 
 X = make_batch(7, size=20)[0]
 
@@ -215,3 +217,31 @@ def test_a_temperature_that_cannot_be_is_refused(temperature: float) -> None:
 def test_temperatures_are_as_many_as_members() -> None:
     with pytest.raises(ValueError, match="each of 3 members has a temperature, got 2 of them"):
         Ensemble(make_members(), make_mlp, temperatures=Temperatures(members=(1.0, 1.0)))
+
+
+def test_an_ensemble_of_a_collector_has_its_members_and_knows_how_they_were_made(tmp_path: Path) -> None:
+    pfge = PFGE(2, 4)
+    train(make_mlp(), [pfge], 8)
+    ensemble = Ensemble.from_collector(pfge, make_mlp, temperatures=Temperatures(2.0))
+    for one, two in zip(ensemble.members, pfge.members(), strict=True):
+        assert_same_weights(one, two)
+    ensemble.save(tmp_path)
+    loaded = Ensemble.load(tmp_path, make_mlp)
+    assert loaded.method == "PFGE(cycle=2, period=4, phase=0, average_start=True, clear_momentum=True)"
+    assert loaded.iterations == [4, 8]
+    assert loaded.temperatures == Temperatures(2.0)
+
+
+def test_an_ensemble_of_samples_has_no_iterations() -> None:
+    swag = SWAG(2, samples=3)
+    train(make_mlp(), [swag], 8)
+    ensemble = Ensemble.from_collector(swag, make_mlp)
+    assert len(ensemble) == 3
+    assert ensemble.iterations == [None] * 3
+
+
+def test_an_ensemble_of_a_collector_that_averaged_nothing_is_refused() -> None:
+    swa = SWA(10)
+    train(make_mlp(), [swa], 8)
+    with pytest.raises(ValueError, match=r"SWA\(cycle=10.*has averaged nothing yet; train on"):
+        Ensemble.from_collector(swa, make_mlp)

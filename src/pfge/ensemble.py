@@ -17,6 +17,7 @@ from pfge.calibration import (
     scale_logits,
     scale_probabilities,
 )
+from pfge.collectors.base import Collector
 from pfge.forward import call_model, require_rereadable, require_same_order
 from pfge.packed import PackedMembers
 from pfge.packed.saved_ensemble import SavedEnsemble
@@ -70,6 +71,28 @@ class Ensemble:
         self.device = torch.device("cpu")
         self.forward = forward or call_model
         self._module: nn.Module | None = None
+
+    @classmethod
+    def from_collector(
+        cls, collector: Collector, build_model: Callable[[], nn.Module], **options: Any
+    ) -> "Ensemble":
+        """Return the ensemble of a collector's members; it knows how and at which iterations they were made.
+
+        Args:
+            collector: With the members that it has so far.
+            build_model: Returns a new module of the members' architecture.
+            options: As of the constructor, for example `model` or `forward`.
+
+        Raises:
+            ValueError: The collector has averaged nothing yet, or has too few points to sample from.
+        """
+        return cls(
+            collector.members(),
+            build_model,
+            method=str(collector),
+            iterations=collector.iterations,
+            **options,
+        )
 
     def __len__(self) -> int:
         return len(self.members)
