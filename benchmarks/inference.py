@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from benchmarks import shipped as ways
 from benchmarks.shipped import Predict, Shipped, Way, peak_bytes
-from pfge import Ensemble, compress, fit_cascade
+from pfge import Ensemble, fit_cascade
+from pfge.compression import Bits, PackSettings, compress
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import evaluation_batches, take
 from pfge.lab.engine import Engine
@@ -106,7 +107,7 @@ def measure(session: Session, ensemble: Ensemble, folder: Path, images: int, rou
     batch_size = session.experiment.data.evaluation_batch_size
     validation, validation_labels = read(session, "validation", 0)
     inputs, labels = read(session, "test", images)
-    packed = compress(ensemble, delta_bits=3, small_bits=16)
+    packed = compress(ensemble, Bits(3), settings=PackSettings(small_bits=16))
     cascade = fit_cascade(packed, validation.split(batch_size), validation_labels, max_accuracy_loss=0.001)
     shipped = Shipped(folder, ensemble.build_model, batch_size)
     shipped.write(ensemble, cascade, inputs)

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from pfge import Cascade, Ensemble, compress
+from pfge import Cascade, Ensemble
+from pfge.compression import Bits, PackSettings, compress
 from pfge.export import export_onnx
 from pfge.weights import load_weights
 
@@ -36,7 +37,7 @@ class Shipped:
 
     def write(self, ensemble: Ensemble, cascade: Cascade, inputs: Tensor) -> None:
         """Write all files."""
-        packed = compress(ensemble, delta_bits=3, small_bits=16)
+        packed = compress(ensemble, Bits(3), settings=PackSettings(small_bits=16))
         ensemble.save(self.folder / "float32")
         packed.save(self.folder / "packed")
         cascade.save(self.folder / "cascade.json")

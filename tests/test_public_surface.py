@@ -12,6 +12,8 @@ from pfge import (
     SWA,
     SWAG,
     Bezier,
+    Bits,
+    Budget,
     Cascade,
     Constant,
     CosineRestarts,
@@ -20,6 +22,7 @@ from pfge import (
     Ensemble,
     Joined,
     LinearDecay,
+    MaxLoss,
     Plane,
     PolygonalChain,
     Reliability,
@@ -32,6 +35,11 @@ from pfge import (
 )
 
 VALUES = [
+    Bits(2),
+    Bits({"weight": 4}),
+    Budget(700_000),
+    MaxLoss(kl=0.001),
+    MaxLoss(kl=0.001, nll_increase=0.01),
     Constant(0.1),
     Triangular(4, 0.1, 0.2, start="high"),
     CosineRestarts(4, 0.0, 0.2),

@@ -13,7 +13,7 @@ from pfge.calibration import (
 from pfge.cascade.cascade import Cascade
 from pfge.cascade.fitting import fit_cascade
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Restart
-from pfge.compression import compress
+from pfge.compression import Bits, Budget, MaxLoss, compress
 from pfge.connectivity.curves import Bezier, Curve, PolygonalChain
 from pfge.connectivity.fitting import fit_curve
 from pfge.connectivity.plane import Plane
@@ -62,6 +62,8 @@ __all__ = [
     "SWA",
     "SWAG",
     "Bezier",
+    "Bits",
+    "Budget",
     "Cascade",
     "Collector",
     "Constant",
@@ -72,6 +74,7 @@ __all__ = [
     "Ensemble",
     "Joined",
     "LinearDecay",
+    "MaxLoss",
     "Plane",
     "PolygonalChain",
     "Reliability",

@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfge import Cascade, Ensemble, StorageError, compress, fit_cascade
+from pfge import Cascade, Ensemble, StorageError, fit_cascade
 from pfge.calibration import Temperatures
 from pfge.cascade.fitting import fit_to_answers
+from pfge.compression import Bits, PackSettings, compress
 from pfge.metrics.functional import accuracy, expected_calibration_error, negative_log_likelihood
 from tests.test_ensemble import make_members
 from tests.toys import make_batch, make_mlp
@@ -119,7 +120,7 @@ def test_batches_may_be_pairs_and_dicts_and_an_iterator(ensemble: Ensemble) -> N
 
 
 def test_a_compressed_ensemble_cascades_too(ensemble: Ensemble) -> None:
-    packed = compress(ensemble, base_bits=None, delta_bits=8)
+    packed = compress(ensemble, Bits(8), settings=PackSettings(base_bits=None))
     cascade = Cascade((2, 1, 0), 0.45)
     assert cascade.predict(packed, X).asked.tolist() == transcription(packed, cascade)[1]
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfge import Ensemble, compress, kl_divergence, negative_log_likelihood
+from pfge import Ensemble, kl_divergence, negative_log_likelihood
 from pfge.cli.compress import parse_bytes, parse_group
 from pfge.cli.main import main
+from pfge.compression import Bits, Budget, compress
 from pfge.lab.data import halve_test, load_data
 from pfge.lab.models import build_model
 from pfge.packed import PackedMembers, PackSettings, pack_members
@@ -97,6 +98,24 @@ def test_a_budget_that_nobody_can_meet_is_one_line(folder: Path, capsys: Capture
     assert main(["compress", str(folder / "whole"), str(folder / "small"), "--budget", "10"]) == 2
     assert "pfge: error: budget must be at least" in capsys.readouterr().err
     assert not (folder / "small").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--delta-bits", "2", "--budget", "1kB"], "--delta-bits and --budget"),
+        (["--delta-bits", "2", "--max-nll-increase", "0.1"], "--delta-bits and --max-nll-increase"),
+        (["--budget", "1kB", "--max-kl", "0.1"], "--budget and --max-kl"),
+    ],
+)
+def test_two_targets_are_refused(folder: Path, capsys: Captured, options: list[str], named: str) -> None:
+    assert main(["compress", str(folder / "whole"), str(folder / "small"), *options]) == 2
+    assert f"pfge: error: bits are given or chosen in one way, got {named}" in capsys.readouterr().err
+
+
+def test_a_limit_that_nothing_can_keep_is_one_line(folder: Path, capsys: Captured) -> None:
+    assert main(["compress", str(folder / "whole"), str(folder / "small"), "--max-kl", "-1"]) == 2
+    assert "pfge: error: kl must be above 0, got -1.0" in capsys.readouterr().err
 
 
 def test_the_original_is_not_overwritten(folder: Path, capsys: Captured) -> None:
@@ -193,8 +212,8 @@ def test_a_budget_takes_the_better_of_mixed_and_even_bits_where_data_is_known(
     pfge: Path, folder: Path, validation: tuple[Tensor, Tensor]
 ) -> None:
     ensemble = Ensemble.load(pfge, small_conv)
-    even = compress(ensemble, delta_bits=2)
-    expected = compress(ensemble, budget=even.nbytes + 500, validation=[validation])
+    even = compress(ensemble, Bits(2))
+    expected = compress(ensemble, Budget(even.nbytes + 500), validation=[validation])
     assert main(["compress", str(pfge), str(folder / "small"), "--budget", str(even.nbytes + 500)]) == 0
     found = Ensemble.load(folder / "small", small_conv).members
     assert isinstance(found, PackedMembers)

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from pfge import Ensemble, compress, kl_divergence, negative_log_likelihood
+from pfge import Ensemble, kl_divergence, negative_log_likelihood
+from pfge.compression import Bits, Budget, MaxLoss, compress
 from pfge.compression.bit_allocation import Ladder
 from pfge.compression.quality import Quality
 from pfge.packed import PackedMembers, PackSettings, pack_members
@@ -47,7 +48,7 @@ def test_three_bits_and_an_eight_bit_base_are_usual(ensemble: Ensemble) -> None:
 def test_the_result_is_an_ensemble_in_fewer_bytes_with_nearly_the_same_predictions(
     ensemble: Ensemble, tmp_path: Path
 ) -> None:
-    compressed = compress(ensemble, delta_bits=3, small_bits=16)
+    compressed = compress(ensemble, Bits(3), settings=PackSettings(small_bits=16))
     assert compressed.nbytes < ensemble.nbytes / 2
     assert 0 < divergence(ensemble, compressed) < 1e-3
     compressed.last(2).save(tmp_path)
@@ -57,59 +58,59 @@ def test_the_result_is_an_ensemble_in_fewer_bytes_with_nearly_the_same_predictio
 
 
 def test_wider_deltas_diverge_less(ensemble: Ensemble) -> None:
-    found = [divergence(ensemble, compress(ensemble, delta_bits=bits)) for bits in (1, 4, 8)]
+    found = [divergence(ensemble, compress(ensemble, Bits(bits))) for bits in (1, 4, 8)]
     assert found[0] > 4 * found[1] > 16 * found[2]
 
 
 def test_the_original_is_left_alone(ensemble: Ensemble) -> None:
     before = [dict(member) for member in ensemble.members]
     state = torch.get_rng_state()
-    compress(ensemble, max_kl=1e-3, validation=VALIDATION, refresh=TRAINING)
+    compress(ensemble, MaxLoss(kl=1e-3), validation=VALIDATION, refresh=TRAINING)
     for one, two in zip(ensemble.members, before, strict=True):
         assert_same_weights(one, two)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_budget_is_kept(ensemble: Ensemble) -> None:
-    smallest, largest = (compress(ensemble, delta_bits=bits).nbytes for bits in (1, 8))
+    smallest, largest = (compress(ensemble, Bits(bits)).nbytes for bits in (1, 8))
     for budget in (smallest, (smallest + largest) // 2, largest):
-        found = compress(ensemble, budget=budget)
+        found = compress(ensemble, Budget(budget))
         # A bit for the smaller matrix costs 8 members 3 bytes each.
         assert budget - 8 * 3 < found.nbytes <= budget
 
 
 def test_a_budget_with_data_takes_the_better_of_mixed_and_even_widths(ensemble: Ensemble) -> None:
-    budget = compress(ensemble, delta_bits=2).nbytes + 8 * 3
-    mixed = compress(ensemble, budget=budget)
-    even = compress(ensemble, delta_bits=2)
+    budget = compress(ensemble, Bits(2)).nbytes + 8 * 3
+    mixed = compress(ensemble, Budget(budget))
+    even = compress(ensemble, Bits(2))
     assert len(set(widths(mixed).values())) == 2
-    chosen = compress(ensemble, budget=budget, validation=VALIDATION)
+    chosen = compress(ensemble, Budget(budget), validation=VALIDATION)
     assert divergence(ensemble, chosen) == min(divergence(ensemble, mixed), divergence(ensemble, even))
 
 
 def test_a_budget_that_nobody_can_meet_says_the_smallest(ensemble: Ensemble) -> None:
-    smallest = compress(ensemble, delta_bits=1, small_bits=16).nbytes
+    smallest = compress(ensemble, Bits(1), settings=PackSettings(small_bits=16)).nbytes
     message = (
         f"budget must be at least {smallest} bytes, which base_bits=8, delta_bits=1, group=64 and "
         "small_bits=16 take, got 100; raise it"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
-        compress(ensemble, small_bits=16, budget=100)
+        compress(ensemble, Budget(100), settings=PackSettings(small_bits=16))
 
 
 def test_a_divergence_is_kept_and_one_bit_less_would_not_keep_it(ensemble: Ensemble) -> None:
-    found = compress(ensemble, max_kl=1e-5, validation=VALIDATION)
+    found = compress(ensemble, MaxLoss(kl=1e-5), validation=VALIDATION)
     assert divergence(ensemble, found) <= 1e-5
     ladder = Ladder(ensemble.members, find_shared(ensemble.members, PackSettings()), PackSettings())
     rung = sum(widths(found).values()) - 2  # two tensors of one bit are the lowest rung
     assert widths(found) == ladder.at(rung)
-    assert divergence(ensemble, compress(ensemble, delta_bits=ladder.at(rung - 1))) > 1e-5
+    assert divergence(ensemble, compress(ensemble, Bits(ladder.at(rung - 1)))) > 1e-5
 
 
 def test_each_attempt_is_told_with_its_quality(ensemble: Ensemble) -> None:
     told: list[tuple[Ensemble, Quality]] = []
     found = compress(
-        ensemble, max_kl=1e-5, validation=VALIDATION, on_attempt=lambda *attempt: told.append(attempt)
+        ensemble, MaxLoss(kl=1e-5), validation=VALIDATION, on_attempt=lambda *attempt: told.append(attempt)
     )
     # The top, and then half of the 14 upgrades of two tensors again and again.
     assert 4 <= len(told) <= 5
@@ -119,7 +120,7 @@ def test_each_attempt_is_told_with_its_quality(ensemble: Ensemble) -> None:
 
 
 def test_a_loss_of_likelihood_is_kept(ensemble: Ensemble) -> None:
-    compressed = compress(ensemble, max_nll_increase=1e-4, validation=VALIDATION)
+    compressed = compress(ensemble, MaxLoss(nll_increase=1e-4), validation=VALIDATION)
     before, after = (
         negative_log_likelihood(e.predict_batches(VALIDATION), TARGETS) for e in (ensemble, compressed)
     )
@@ -128,24 +129,21 @@ def test_a_loss_of_likelihood_is_kept(ensemble: Ensemble) -> None:
 
 def test_a_quality_that_eight_bits_cannot_reach_is_refused() -> None:
     ensemble = Ensemble(close_members(2, spread=3.0), make_mlp)
-    with pytest.raises(ValueError, match="cannot be met: 8 bits everywhere have Quality"):
-        compress(ensemble, base_bits=None, max_kl=1e-9, validation=VALIDATION)
-
-
-def test_a_quality_that_the_budget_cannot_hold_says_what_it_takes(ensemble: Ensemble) -> None:
-    needed = compress(ensemble, max_kl=1e-5, validation=VALIDATION).nbytes
-    with pytest.raises(ValueError, match=f"at least {needed} bytes, the fewest that keep the quality"):
-        compress(ensemble, max_kl=1e-5, budget=needed - 1, validation=VALIDATION)
+    with pytest.raises(
+        ValueError,
+        match=r"MaxLoss\(kl=1e-09, nll_increase=None\) cannot be met: 8 bits everywhere have Quality",
+    ):
+        compress(ensemble, MaxLoss(kl=1e-9), settings=PackSettings(base_bits=None), validation=VALIDATION)
 
 
 def test_fresh_batch_norm_is_kept_only_where_it_helps(ensemble: Ensemble) -> None:
-    plain = compress(ensemble, delta_bits=1)
+    plain = compress(ensemble, Bits(1))
     refreshed = plain.with_fresh_batch_norm(TRAINING)
     assert divergence(ensemble, refreshed) < divergence(ensemble, plain)
-    found = compress(ensemble, delta_bits=1, validation=VALIDATION, refresh=TRAINING)
+    found = compress(ensemble, Bits(1), validation=VALIDATION, refresh=TRAINING)
     assert divergence(ensemble, found) == divergence(ensemble, refreshed)
     misleading = [10 + 100 * x for x, _ in TRAINING]
-    found = compress(ensemble, delta_bits=1, validation=VALIDATION, refresh=misleading)
+    found = compress(ensemble, Bits(1), validation=VALIDATION, refresh=misleading)
     assert divergence(ensemble, found) == divergence(ensemble, plain)
 
 
@@ -158,7 +156,7 @@ def test_members_that_are_not_close_are_warned_about() -> None:
     members = [{"weight": size * torch.ones(2, 64)} for size in (0.5, 1.5)]
     with pytest.warns(UserWarning, match=r"lie 50% .* saves 1.0 bits a number, and the base costs 4.0 for"):
         compress(Ensemble(members, make_mlp))
-    compress(Ensemble(members, make_mlp), base_bits=None, delta_bits=8)
+    compress(Ensemble(members, make_mlp), Bits(8), settings=PackSettings(base_bits=None))
 
 
 def test_that_warning_says_how_the_bytes_compare() -> None:
@@ -167,37 +165,45 @@ def test_that_warning_says_how_the_bytes_compare() -> None:
     # Base: 128 bytes and 2 steps of 2. Deltas: 3 bits of 128 numbers, and 2 steps. Biases: 12 bytes.
     form = 128 + 4 + 2 * (48 + 4 + 12)
     plain = 2 * (128 + 4 + 12)
-    message = f"this form takes {form} bytes, and each member by itself, .* store it, {plain}$"
+    message = f"this format takes {form} bytes, and each member by itself in 8 bits, without a base, {plain}$"
     with pytest.warns(UserWarning, match=message):
         compress(ensemble)
-    assert compress(ensemble, base_bits=None, delta_bits=8).nbytes == plain
+    assert compress(ensemble, Bits(8), settings=PackSettings(base_bits=None)).nbytes == plain
     # A base of 32 bits costs 16 for each, and a matrix that all share is stored once in both forms.
     frozen = Ensemble([member | {"frozen": torch.zeros(5, 4)} for member in members], make_mlp)
     form, plain = 4 * 128 + 2 * (128 + 4 + 12) + 80, plain + 80
-    with pytest.warns(UserWarning, match=f"base costs 16.0 for .* takes {form} bytes, .* store it, {plain}$"):
-        compress(frozen, base_bits=32, delta_bits=8)
-    assert compress(frozen, base_bits=None, delta_bits=8).nbytes == plain
+    with pytest.warns(
+        UserWarning, match=f"base costs 16.0 for .* takes {form} bytes, .* without a base, {plain}$"
+    ):
+        compress(frozen, Bits(8), settings=PackSettings(base_bits=32))
+    assert compress(frozen, Bits(8), settings=PackSettings(base_bits=None)).nbytes == plain
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("target", "options", "message"),
     [
-        ({"delta_bits": 9}, "delta_bits must be 1 to 8, got 9"),
-        ({"delta_bits": 0}, "delta_bits must be 1 to 8, got 0"),
-        ({"base_bits": 7}, "base_bits must be 8, 16, 32 or None, got 7"),
-        ({"delta_bits": 3, "budget": 10**6}, "got delta_bits=3 beside a budget or a quality; leave one"),
-        ({"max_kl": 0.1}, "need validation data; pass validation=batches"),
-        ({"refresh": TRAINING}, "need validation data; pass validation=batches"),
-        ({"max_kl": -1.0, "validation": VALIDATION}, "max_kl must be above 0, got -1.0"),
+        (Bits(9), {}, "delta_bits must be 1 to 8, got 9"),
+        (Bits(0), {}, "delta_bits must be 1 to 8, got 0"),
+        (Bits(16), {}, "delta_bits must be 1 to 8, got 16"),
+        (MaxLoss(kl=0.1), {}, "MaxLoss and refresh need validation data; pass validation=batches"),
+        (Bits(3), {"refresh": TRAINING}, "MaxLoss and refresh need validation data; pass validation="),
         (
-            {"max_nll_increase": 0.1, "validation": [VALIDATION[0][0]]},
-            "needs validation batches of inputs and targets, got Tensor",
+            MaxLoss(nll_increase=0.1),
+            {"validation": [VALIDATION[0][0]]},
+            "nll_increase needs validation batches of inputs and targets, got Tensor",
         ),
     ],
 )
-def test_bad_input_is_refused(ensemble: Ensemble, options: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused(
+    ensemble: Ensemble, target: Bits | MaxLoss, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        compress(ensemble, **options)
+        compress(ensemble, target, **options)
+
+
+def test_a_number_is_no_target(ensemble: Ensemble) -> None:
+    with pytest.raises(TypeError, match=r"target must be Bits, Budget or MaxLoss, got 3; for example Bits"):
+        compress(ensemble, 3)  # type: ignore[arg-type]
 
 
 def test_an_empty_ensemble_is_refused() -> None:

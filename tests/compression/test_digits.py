@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from pfge import Cascade, Ensemble, compress, fit_cascade, kl_divergence, negative_log_likelihood
+from pfge import Cascade, Ensemble, fit_cascade, kl_divergence, negative_log_likelihood
+from pfge.compression import Bits, Budget, MaxLoss, PackSettings, compress
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import Batch
 from pfge.lab.engine import Engine
@@ -101,7 +102,7 @@ def test_four_pfge_members_in_three_bits_take_less_than_one_model_and_predict_th
     digits: Digits, tmp_path: Path
 ) -> None:
     one = digits.pfge.last(1).nbytes
-    packed = compress(digits.pfge, delta_bits=3, small_bits=16)
+    packed = compress(digits.pfge, Bits(3), settings=PackSettings(small_bits=16))
     # 8 + 4 * 3 bits and 4 steps of 16 bits for 64 numbers, of 32: 0.66 of one model; BatchNorm is the rest.
     assert packed.nbytes == bytes_by_hand(digits.pfge, 3) < 0.70 * one
     assert bytes_on_disk(packed, tmp_path) < 0.72 * one
@@ -111,7 +112,7 @@ def test_four_pfge_members_in_three_bits_take_less_than_one_model_and_predict_th
 
 def test_twenty_fge_members_in_a_bit_each_keep_their_likelihood(digits: Digits, tmp_path: Path) -> None:
     one = digits.fge.last(1).nbytes
-    packed = compress(digits.fge, delta_bits=1, small_bits=16)
+    packed = compress(digits.fge, Bits(1), settings=PackSettings(small_bits=16))
     # 8 + 20 bits and 20 steps of 16 bits for 64 numbers, of 32: 1.03 of one model; BatchNorm is the rest.
     assert packed.nbytes == bytes_by_hand(digits.fge, 1) < 1.21 * one
     assert bytes_on_disk(packed, tmp_path) < 1.23 * one
@@ -120,19 +121,19 @@ def test_twenty_fge_members_in_a_bit_each_keep_their_likelihood(digits: Digits, 
 
 def test_a_divergence_and_a_loss_of_likelihood_are_kept_on_validation_images(digits: Digits) -> None:
     validation, few = digits.validation, digits.fge.last(5)
-    wide, narrow = (compress(few, max_kl=most, validation=validation.batches) for most in (1e-7, 1e-5))
+    wide, narrow = (compress(few, MaxLoss(kl=most), validation=validation.batches) for most in (1e-7, 1e-5))
     assert validation.kl(few, wide) <= 1e-7
     assert 1e-7 < validation.kl(few, narrow) <= 1e-5
     assert narrow.nbytes < wide.nbytes
-    found = compress(few, max_nll_increase=1e-4, validation=validation.batches)
+    found = compress(few, MaxLoss(nll_increase=1e-4), validation=validation.batches)
     assert validation.nll(found) <= validation.nll(few) + 1e-4
 
 
 def test_a_budget_is_kept_and_data_chooses_the_better_bits_for_it(digits: Digits) -> None:
-    even = compress(digits.pfge, delta_bits=2)
+    even = compress(digits.pfge, Bits(2))
     budget = even.nbytes + 1000
-    mixed = compress(digits.pfge, budget=budget)
-    chosen = compress(digits.pfge, budget=budget, validation=digits.validation.batches)
+    mixed = compress(digits.pfge, Budget(budget))
+    chosen = compress(digits.pfge, Budget(budget), validation=digits.validation.batches)
     assert even.nbytes < mixed.nbytes <= budget
     assert chosen.nbytes <= budget
     of_even, of_mixed, of_chosen = (digits.validation.kl(digits.pfge, e) for e in (even, mixed, chosen))
@@ -141,10 +142,8 @@ def test_a_budget_is_kept_and_data_chooses_the_better_bits_for_it(digits: Digits
 
 def test_refreshed_statistics_never_diverge_more_on_validation_images(digits: Digits) -> None:
     for ensemble in (digits.pfge, digits.fge.last(5)):
-        plain = compress(ensemble, delta_bits=1)
-        fresh = compress(
-            ensemble, delta_bits=1, validation=digits.validation.batches, refresh=digits.training
-        )
+        plain = compress(ensemble, Bits(1))
+        fresh = compress(ensemble, Bits(1), validation=digits.validation.batches, refresh=digits.training)
         always = plain.with_fresh_batch_norm(digits.training)
         expected = min(digits.validation.kl(ensemble, plain), digits.validation.kl(ensemble, always))
         assert digits.validation.kl(ensemble, fresh) == expected
@@ -153,7 +152,7 @@ def test_refreshed_statistics_never_diverge_more_on_validation_images(digits: Di
 @pytest.mark.parametrize("loss", [0.0, 0.005])
 def test_a_cascade_loses_at_most_what_was_stated_on_validation_images(digits: Digits, loss: float) -> None:
     validation = digits.validation
-    for ensemble in (digits.fge, compress(digits.fge, delta_bits=1, small_bits=16)):
+    for ensemble in (digits.fge, compress(digits.fge, Bits(1), settings=PackSettings(small_bits=16))):
         cascade = fit_cascade(ensemble, validation.batches, validation.labels, max_accuracy_loss=loss)
         assert validation.lost(cascade, ensemble) <= loss * 398
         report = cascade.measure(ensemble, digits.test.batches, digits.test.labels)

@@ -5,7 +5,7 @@ import torch
 
 from pfge import Ensemble, Weights, copy_weights, view_weights
 from pfge.calibration import Temperatures
-from pfge.compression import compress
+from pfge.compression import Bits, PackSettings, compress
 from pfge.compression.formats import FORMATS, FORMATS_OF_ONE, StorageFormat
 from pfge.lab.models import build_model
 from pfge.lab.planner import describe_layout
@@ -22,10 +22,8 @@ def test_bytes_are_those_of_a_compressed_ensemble(stored_as: StorageFormat, memb
     assert stored_as.settings is not None
     made = compress(
         Ensemble(close_members(members, spread=0.001), make_mlp),
-        base_bits=stored_as.settings.base_bits,
-        delta_bits=stored_as.bits,
-        group=stored_as.settings.group,
-        small_bits=stored_as.settings.small_bits,
+        Bits(stored_as.bits),
+        settings=stored_as.settings,
     )
     assert stored_as.size(LAYOUT, members) == made.nbytes
 
@@ -43,25 +41,25 @@ def test_bytes_of_a_real_network_are_those_of_a_compressed_ensemble() -> None:
         for _ in range(3)
     ]
     layout = describe_layout("small_conv", classes=10, channels=1)
-    expected = compress(Ensemble(members, make_mlp), small_bits=16).nbytes
+    expected = compress(Ensemble(members, make_mlp), settings=PackSettings(small_bits=16)).nbytes
     assert FORMATS[2].size(layout, 3) == expected
     assert FORMATS[0].size(layout, 3) == 3 * count_bytes(base)
 
 
 @pytest.mark.parametrize(
-    ("stored_as", "options"),
+    ("stored_as", "target", "settings"),
     [
-        (FORMATS[1], {"base_bits": None, "delta_bits": 8, "group": None}),
-        (FORMATS[2], {"delta_bits": 3}),
-        (FORMATS[3], {"delta_bits": 1}),
+        (FORMATS[1], Bits(8), PackSettings(base_bits=None, group=None, small_bits=16)),
+        (FORMATS[2], Bits(3), PackSettings(small_bits=16)),
+        (FORMATS[3], Bits(1), PackSettings(small_bits=16)),
     ],
     ids=lambda value: value.name if isinstance(value, StorageFormat) else "",
 )
 def test_a_stored_ensemble_is_what_compress_makes(
-    stored_as: StorageFormat, options: dict[str, int | None]
+    stored_as: StorageFormat, target: Bits, settings: PackSettings
 ) -> None:
     ensemble = Ensemble(close_members(3, spread=0.001), make_mlp, temperatures=Temperatures(2.0))
-    stored, made = stored_as.store(ensemble), compress(ensemble, small_bits=16, **options)  # type: ignore[arg-type]
+    stored, made = stored_as.store(ensemble), compress(ensemble, target, settings=settings)
     assert stored.nbytes == made.nbytes
     assert stored.temperatures == ensemble.temperatures
     for ours, theirs in zip(stored.members, made.members, strict=True):
@@ -70,7 +68,7 @@ def test_a_stored_ensemble_is_what_compress_makes(
 
 def test_one_member_is_stored_as_its_base() -> None:
     ensemble = Ensemble(close_members(1, spread=0.001), make_mlp)
-    made = compress(ensemble, small_bits=16)
+    made = compress(ensemble, settings=PackSettings(small_bits=16))
     assert FORMATS_OF_ONE[1].store(ensemble).nbytes == FORMATS_OF_ONE[1].size(LAYOUT, 1) == made.nbytes
 
 

@@ -10,6 +10,7 @@ from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, find
 if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
     from pfge.compression.quality import Quality
+    from pfge.compression.targets import Target
     from pfge.ensemble import Ensemble
     from pfge.lab.session import Session
 
@@ -89,13 +90,16 @@ def run(options: argparse.Namespace) -> int:
 
     from torch import nn
 
-    from pfge.compression import compress
+    from pfge.compression import PackSettings, compress
     from pfge.ensemble import Ensemble
     from pfge.storage.ensemble_folder import prepare_for_overwrite
 
     out: Path = options.out
     if options.ensemble.resolve() == out.resolve():
         raise ValueError(f"OUT must be another folder than ENSEMBLE, got {out} for both")
+    target = _target(options)
+    base_bits = None if options.base_bits == "none" else int(options.base_bits)
+    settings = PackSettings(base_bits, options.group, options.small_bits)
     prepare_for_overwrite(out)  # before any long work
     session = _open_session(options)
     if session is None:
@@ -106,13 +110,8 @@ def run(options: argparse.Namespace) -> int:
         validation = session.in_batches(session.splits.validation)
     compressed = compress(
         ensemble,
-        base_bits=None if options.base_bits == "none" else int(options.base_bits),
-        delta_bits=options.delta_bits,
-        group=options.group,
-        small_bits=options.small_bits,
-        budget=options.budget,
-        max_kl=options.max_kl,
-        max_nll_increase=options.max_nll_increase,
+        target,
+        settings=settings,
         validation=validation,
         refresh=session.batch_norm_batches(session.experiment.seeds[0])
         if session and options.refresh
@@ -130,6 +129,21 @@ def run(options: argparse.Namespace) -> int:
         if session is not None:
             print(_describe_loss(session, ensemble, compressed))
     return 0
+
+
+def _target(options: argparse.Namespace) -> "Target":
+    from pfge.compression import Bits, Budget, MaxLoss
+
+    ways = [("delta_bits",), ("budget",), ("max_kl", "max_nll_increase")]
+    given = [[name for name in way if getattr(options, name) is not None] for way in ways]
+    if len(named := [names[0] for names in given if names]) > 1:
+        flags = " and ".join("--" + name.replace("_", "-") for name in named)
+        raise ValueError(f"bits are given or chosen in one way, got {flags}; leave all but one out")
+    if options.budget is not None:
+        return Budget(options.budget)
+    if options.max_kl is not None or options.max_nll_increase is not None:
+        return MaxLoss(kl=options.max_kl, nll_increase=options.max_nll_increase)
+    return Bits() if options.delta_bits is None else Bits(options.delta_bits)
 
 
 def _open_session(options: argparse.Namespace) -> "Session | None":

@@ -49,5 +49,5 @@ def _targets_of(batch: Any) -> Tensor:
         case [_, Tensor() as targets, *_]:
             return targets.cpu()
     raise ValueError(
-        f"max_nll_increase needs validation batches of inputs and targets, got {type(batch).__name__}"
+        f"nll_increase needs validation batches of inputs and targets, got {type(batch).__name__}"
     )

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pfge import Cascade, Ensemble, compress, fit_cascade
+from pfge import Cascade, Ensemble, fit_cascade
 from pfge.calibration import Temperatures
+from pfge.compression import Bits, PackSettings, compress
 from pfge.compression.formats import FORMATS
 from pfge.lab.data import Splits, evaluation_batches, load_data, take
 from pfge.lab.experiments import formats as measuring
@@ -29,10 +30,10 @@ SETTINGS = (
     "ensemble.length=8",
 )
 NAMES = [stored_as.name for stored_as in FORMATS]
-COMPRESSED: dict[str, dict[str, Any]] = {
-    "int8": {"base_bits": None, "delta_bits": 8, "group": None, "small_bits": 16},
-    "int8 base + 3 bits": {"delta_bits": 3, "small_bits": 16},
-    "int8 base + 1 bit": {"delta_bits": 1, "small_bits": 16},
+COMPRESSED = {
+    "int8": (Bits(8), PackSettings(base_bits=None, group=None, small_bits=16)),
+    "int8 base + 3 bits": (Bits(3), PackSettings(small_bits=16)),
+    "int8 base + 1 bit": (Bits(1), PackSettings(small_bits=16)),
 }
 
 Rows = list[dict[str, Any]]
@@ -128,7 +129,8 @@ def test_a_compressed_form_is_what_compress_makes(
     finished: Path, digits: Splits, stored_as: str, tmp_path: Path
 ) -> None:
     original = loaded(finished)
-    made = compress(original, **COMPRESSED[stored_as])
+    target, settings = COMPRESSED[stored_as]
+    made = compress(original, target, settings=settings)
     row = row_of(finished, "PFGE", stored_as)
     assert row["bytes"] == made.nbytes
     made.save(tmp_path / "made")
@@ -147,14 +149,14 @@ def _files(folder: Path) -> int:
 
 
 def test_one_member_is_compressed_to_its_base(finished: Path) -> None:
-    made = compress(loaded(finished, "SWA"), small_bits=16)
+    made = compress(loaded(finished, "SWA"), settings=PackSettings(small_bits=16))
     row = row_of(finished, "SWA", "int8 base")
     assert row["bytes"] == made.nbytes < row["bytes_of_one"] / 2
     assert row["mean_members"] == 1
 
 
 def test_starred_methods_are_the_last_members(finished: Path) -> None:
-    made = compress(loaded(finished, "FGE").last(2), delta_bits=1, small_bits=16)
+    made = compress(loaded(finished, "FGE").last(2), Bits(1), settings=PackSettings(small_bits=16))
     assert row_of(finished, "FGE*", "int8 base + 1 bit")["bytes"] == made.nbytes
     assert row_of(finished, "FGE*", "int8 base + 1 bit")["members"] == 2
 
@@ -166,7 +168,8 @@ def test_a_cascade_is_fitted_on_validation_data_and_measured_on_test_data(
 ) -> None:
     ensemble = loaded(finished, method)
     if stored_as in COMPRESSED:
-        ensemble = compress(ensemble, **COMPRESSED[stored_as])
+        target, settings = COMPRESSED[stored_as]
+        ensemble = compress(ensemble, target, settings=settings)
     cascade = fit_cascade(
         ensemble, batches(digits, "validation"), digits.validation.labels, max_accuracy_loss=0.001
     )

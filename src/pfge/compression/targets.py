@@ -1,0 +1,59 @@
+"""What a compressed ensemble must keep to: given widths, a number of bytes, or a loss of quality."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pfge.compression.quality import Quality
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Compress to widths that are given.
+
+    Args:
+        delta: Bits for each number that a member adds to the base, from 1 to 8; without a base, also 16
+            (float16). A mapping gives the width of each tensor by its name.
+    """
+
+    delta: int | Mapping[str, int] = 3
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Compress into a number of bytes; the widths, tensor by tensor, are those that use it best.
+
+    Args:
+        bytes: The most bytes for the tensors. Saved files add some 70 bytes a tensor.
+    """
+
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxLoss:
+    """Compress to the fewest bytes found that lose no more than this on validation data.
+
+    Args:
+        kl: The most that predictions may differ from the original's: KL(original || compressed) in nats,
+            the mean over validation examples.
+        nll_increase: The most that the negative log-likelihood of validation targets may increase.
+    """
+
+    kl: float | None = None
+    nll_increase: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kl is None and self.nll_increase is None:
+            raise ValueError("MaxLoss needs a loss, got none; give kl, nll_increase or both")
+        for name, most in (("kl", self.kl), ("nll_increase", self.nll_increase)):
+            if most is not None and not most > 0:
+                raise ValueError(f"{name} must be above 0, got {most}")
+
+    def allows(self, quality: Quality) -> bool:
+        """Tell whether a compressed ensemble has lost no more."""
+        kl_is_fine = self.kl is None or quality.kl <= self.kl
+        nll = quality.nll_increase
+        return kl_is_fine and (self.nll_increase is None or nll is None or nll <= self.nll_increase)
+
+
+Target = Bits | Budget | MaxLoss
