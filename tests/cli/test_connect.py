@@ -1,6 +1,5 @@
 """`pfge connect`: three tables and a figure, the same when it is run again."""
 
-import sys
 import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -16,8 +15,7 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def _leave_the_interpreter_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command puts the current folder on sys.path and prints warnings in its own way."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    """The command prints warnings in its own way."""
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
 
 

@@ -26,8 +26,7 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def _leave_the_interpreter_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The command puts the current folder on sys.path and prints warnings in its own way."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    """The command prints warnings in its own way."""
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.chdir(tmp_path)
 

@@ -1,7 +1,6 @@
 """`pfge pretrain`: what it prints, and that `pfge compare` goes on from it."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ def call(command: str, out: Path, *arguments: str) -> int:
 def unchanged_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undo what the entry point does to the process."""
     monkeypatch.setattr("warnings.showwarning", None)
-    monkeypatch.setattr("sys.path", [*sys.path])
 
 
 def test_prints_the_file_and_the_worth_of_each_seed(

@@ -1,6 +1,5 @@
 """Every config that comes with the project: it loads, its model builds, and its numbers are the paper's."""
 
-import sys
 import tomllib
 from pathlib import Path
 
@@ -229,7 +228,6 @@ def make_model(classes):
 def test_the_template_runs_with_code_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_code.py").write_text(MY_CODE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.setattr("warnings.showwarning", None)
     code = main(["compare", str(EXAMPLE), "--seeds", "1", "--set", "pretrain.epochs=0"])
     assert code == 0

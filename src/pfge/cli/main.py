@@ -5,7 +5,6 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TextIO
 
 import pfge
@@ -53,8 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in COMMANDS:
         command.add_parser(commands)
     options = parser.parse_args(arguments)
-    # Like `python -m`: a config may name a model or data of the user's own in the current folder.
-    sys.path.insert(0, str(Path.cwd()))
     warnings.showwarning = _show_warning
     try:
         code: int = options.run(options)

@@ -159,7 +159,7 @@ class TestOwnFunction:
             build_model(name, classes=5)
 
     def test_must_be_callable(self) -> None:
-        with pytest.raises(ValueError, match="own_models:number must be a function, got int"):
+        with pytest.raises(ValueError, match="model 'own_models:number' must be a function, got int"):
             build_model("own_models:number", classes=5)
 
     def test_must_return_a_module(self) -> None:

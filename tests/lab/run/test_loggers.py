@@ -57,7 +57,11 @@ def test_no_logger_is_the_default(tmp_path: Path) -> None:
     ("kind", "expected"),
     [
         ("cvs", "engine.logger must be one of csv, tensorboard, package.module:function, got 'cvs'"),
-        ("nowhere:log", "engine.logger 'nowhere:log' cannot be imported: No module named 'nowhere'"),
+        (
+            "nowhere:log",
+            "engine.logger 'nowhere:log' cannot be imported: No module named 'nowhere'; write package.module:"
+            "function, and run pfge in the folder that holds it or put that folder on PYTHONPATH",
+        ),
     ],
 )
 def test_a_logger_that_does_not_exist_is_named(tmp_path: Path, kind: str, expected: str) -> None:

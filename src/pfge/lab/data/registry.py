@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
@@ -16,6 +15,7 @@ from pfge.lab.data.readers.cifar_files import CIFAR10, CIFAR100, Cifar
 from pfge.lab.data.readers.digits import load_digits
 from pfge.lab.data.readers.idx import FASHION_MNIST, MNIST, IdxData, load_idx
 from pfge.lab.data.splits import Splits, split
+from pfge.lab.user_functions import import_function
 
 
 def default_root() -> Path:
@@ -49,18 +49,30 @@ def load_data(
         normalization: replaces the data set's own, for weights trained with another.
         image_size: height and width of pictures from folders; 32 in memory and 224 streamed if None.
     """
-    kind, colon, path = name.partition(":")
+    folder = named_folder(name)
     if name in _BUILT_IN:
         splits = _BUILT_IN[name](_Request(root or default_root(), download, verify, image_size))
-    elif colon and kind in _FROM_PATH:
-        splits = _FROM_PATH[kind](_Request(Path(path).expanduser(), download, verify, image_size))
-    elif colon:
+    elif folder is not None:
+        kind = name.partition(":")[0]
+        splits = _FROM_PATH[kind](_Request(Path(folder).expanduser(), download, verify, image_size))
+    elif is_own_function(name):
         splits = _call(name)
     else:
         raise DataError(_unknown(name))
     if len(splits.validation) == 0:
         splits = split(splits.train, splits.test, splits.normalization, validation=validation, seed=seed)
     return splits if normalization is None else replace(splits, normalization=normalization)
+
+
+def named_folder(name: str) -> str | None:
+    """Return the path in the name of data such as `folder:PATH`, if it has one."""
+    kind, colon, path = name.partition(":")
+    return path if colon and kind in _FROM_PATH else None
+
+
+def is_own_function(name: str) -> bool:
+    """Tell whether the name of data is that of a function, `package.module:function`, which is imported."""
+    return ":" in name and named_folder(name) is None
 
 
 @dataclass(frozen=True)
@@ -137,13 +149,10 @@ def _unknown(name: str) -> str:
 
 
 def _call(name: str) -> Splits:
-    module_name, _, function_name = name.partition(":")
     try:
-        function = getattr(import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise DataError(
-            f"{name!r} must name a function that can be imported as package.module:function: {error}"
-        ) from error
+        function = import_function(name, "data")
+    except ValueError as error:
+        raise DataError(str(error)) from error
     made = function()
     if not isinstance(made, Splits):
         raise DataError(f"{name!r} must return pfge.lab.data.Splits, got {type(made).__name__}")

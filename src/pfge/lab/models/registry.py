@@ -2,7 +2,6 @@
 
 import difflib
 import inspect
-import pkgutil
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pfge.lab.models.small_conv import small_conv
 from pfge.lab.models.torchvision_models import build_timm, build_torchvision
 from pfge.lab.models.vgg import VGG16
 from pfge.lab.models.wideresnet import WideResNet
+from pfge.lab.user_functions import import_function
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Family:
 
 
 FIXED: dict[str, Callable[..., nn.Module]] = {"vgg16": VGG16, "small_conv": small_conv}
+PACKAGES = {"torchvision": build_torchvision, "timm": build_timm}
 FAMILIES = (
     Family(r"resnet([1-9]\d*)", 6, 2, CifarResNet),
     Family(r"preresnet([1-9]\d*)", 9, 2, PreResNet),
@@ -88,14 +89,18 @@ def build_model(name: str, *, classes: int, channels: int = 3, **options: object
     return model
 
 
+def is_own_function(name: str) -> bool:
+    """Tell whether a model's name is that of a function, `package.module:function`, which is imported."""
+    source, colon, _ = name.partition(":")
+    return bool(colon) and source not in PACKAGES
+
+
 def _find(name: str) -> Callable[..., object]:
-    source, separator, architecture = name.partition(":")
-    if separator and source == "torchvision":
-        return partial(build_torchvision, architecture)
-    if separator and source == "timm":
-        return partial(build_timm, architecture)
-    if separator:
-        return _import_function(name)
+    if is_own_function(name):
+        return import_function(name, "model")
+    source, colon, architecture = name.partition(":")
+    if colon:
+        return partial(PACKAGES[source], architecture)
     if name in FIXED:
         return FIXED[name]
     for family in FAMILIES:
@@ -117,18 +122,3 @@ def _count_blocks(name: str, depth: int, family: Family) -> int:
         f"the depth must be {family.step}n+{family.offset}, got {depth} in {name!r}; nearest: {nearest} "
         "(ImageNet's networks are torchvision:NAME and timm:NAME)"
     )
-
-
-def _import_function(name: str) -> Callable[..., object]:
-    try:
-        function: object = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"model {name!r} cannot be imported: {error}; write package.module:function "
-            "and put the folder that holds it on PYTHONPATH"
-        ) from error
-    if not callable(function):
-        raise ValueError(
-            f"{name} must be a function, got {type(function).__name__}; name one that builds a model"
-        )
-    return function

@@ -1,6 +1,5 @@
 """Loss and rate along a path for those who watch: as CSV, in TensorBoard, or a logger of their own."""
 
-import pkgutil
 import re
 from pathlib import Path
 from typing import Protocol, cast
@@ -9,6 +8,7 @@ from lightning_fabric.loggers.csv_logs import CSVLogger
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
 from pfge.lab.config.schema import ConfigError
+from pfge.lab.user_functions import import_function
 
 KINDS = ("csv", "tensorboard", "package.module:function")
 
@@ -49,6 +49,7 @@ def open_log(kind: str, folder: Path, work: str) -> Log | None:
     if ":" not in kind:
         raise ConfigError(f"engine.logger must be one of {', '.join(KINDS)}, got {kind!r}")
     try:
-        return cast(Log, pkgutil.resolve_name(kind)(folder, name))
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"engine.logger {kind!r} cannot be imported: {error}") from None
+        make_log = import_function(kind, "engine.logger")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return cast(Log, make_log(folder, name))

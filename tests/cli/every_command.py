@@ -1,0 +1,31 @@
+"""Every command, and what it is called with in the run folder of the fixture `folder`."""
+
+from tests.lab.tiny import SETTINGS
+
+RUN_SETTINGS = ("ensemble.methods=['PFGE']", "data.halve_test=true")
+PFGE = "seed-1/ensembles/PFGE"
+_SAME_RUN = ["--out", ".", *(part for setting in (*SETTINGS, *RUN_SETTINGS) for part in ("--set", setting))]
+
+# A new command belongs into one of these three.
+READING_ENSEMBLES = {
+    "evaluate": [PFGE],
+    "predict": [PFGE, "digit.png"],
+    "export": [PFGE, "out.pt2", "--format", "torch"],
+    "cascade": [PFGE],
+    "compress": [PFGE, "small", "--max-kl", "1"],
+}
+READING_RUNS = {
+    "diagnose": ["."],
+    "connect": [".", "--pairs", "1", "--set", "connect.unit=iterations", "--set", "connect.length=1"],
+    "landscape": [".", "--grid", "2", "--images", "50"],
+    "formats": ["."],
+}
+WITHOUT_THE_CONFIG_OF_A_RUN = {
+    "plan": ["--memory", "1MB", "--epochs", "40", "--model", "small_conv", "--classes", "10"],
+    "compare": _SAME_RUN,
+    "pretrain": _SAME_RUN,
+    "table": ["."],
+    "report": ["."],
+}
+READING = READING_ENSEMBLES | READING_RUNS
+ALL = READING | WITHOUT_THE_CONFIG_OF_A_RUN
