@@ -13,8 +13,8 @@ from pfge import Ensemble, view_weights
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
-from pfge.lab.training.pretrain import find_w0, pretrain
-from pfge.storage.files import read_tensors, write_tensors
+from pfge.lab.training.pretrain import find_w0, pretrain, read_w0
+from pfge.storage.files import StorageError, read_tensors, write_tensors
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
 from tests.toys import assert_same_weights
 
@@ -63,6 +63,16 @@ def test_no_epochs_leave_the_model_as_it_is_built(tmp_path: Path) -> None:
     assert steps == [0]
     assert_same_weights(w0, built)
     assert names_in(tmp_path / "seed-1") == {"w0.safetensors"}
+
+
+def test_w0_is_read_where_it_is_and_not_made_where_it_is_not(tmp_path: Path) -> None:
+    with counted_steps() as steps, open_session(tiny("pretrain.epochs=0"), tmp_path, QUIET) as session:
+        message = f"{tmp_path} has no w0 for seed 1 yet; run pfge compare --out {tmp_path} to its end"
+        with pytest.raises(StorageError, match=message):
+            read_w0(session, 1)
+        assert not (tmp_path / "seed-1").exists()
+        assert_same_weights(find_w0(session, 1), read_w0(session, 1))
+    assert steps == [0]
 
 
 def test_seeds_begin_at_different_weights(tmp_path: Path) -> None:

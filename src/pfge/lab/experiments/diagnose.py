@@ -14,7 +14,7 @@ from pfge.lab.evaluation.pool import Pool
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
-from pfge.lab.training.pretrain import find_w0
+from pfge.lab.training.pretrain import read_w0
 from pfge.methods import Setting
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
@@ -102,7 +102,7 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
         raise ValueError(
             f"a diagnosis needs two members or more, but {method} of seed {seed} has {len(ensemble)}"
         )
-    w0 = find_w0(session, seed)
+    w0 = read_w0(session, seed)
     train = take(session.splits.train, min(IMAGES, len(session.splits.train)), seed, part="training data")
     held_out = session.splits.validation
     judged_on, data = ("validation", held_out) if len(held_out) else ("training", train)

@@ -21,7 +21,7 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import append_result, read_results
 from pfge.lab.session import Session
-from pfge.lab.training.pretrain import find_w0
+from pfge.lab.training.pretrain import read_w0
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
@@ -86,7 +86,7 @@ def _ensembles(session: Session, seed: int) -> Iterator[tuple[str, Ensemble]]:
 
 def _open(session: Session, seed: int, method: str) -> Ensemble:
     if method == "w0":
-        return session.make_ensemble([find_w0(session, seed)], method="w0", iterations=[0])
+        return session.make_ensemble([read_w0(session, seed)], method="w0", iterations=[0])
     path = session.folder.ensemble(seed, method)
     if method.endswith("*") and not (path / MANIFEST).exists():
         path = session.folder.ensemble(seed, method.removesuffix("*"))  # the last of these

@@ -13,7 +13,7 @@ from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
-from pfge.lab.training.pretrain import find_w0
+from pfge.lab.training.pretrain import read_w0
 from pfge.storage.checkpoint import load_checkpoint
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
@@ -89,7 +89,7 @@ def _members(session: Session, seed: int, method: str) -> Sequence[Weights]:
 def _marks(session: Session, seed: int, plane: Plane, pfge: Sequence[Weights]) -> dict[str, Any]:
     """Return the places of what a run has: w0, PFGE's members, SWA, the trajectory, fitted curves."""
     marks: dict[str, Any] = {
-        "w0": plane.coordinates(find_w0(session, seed)),
+        "w0": plane.coordinates(read_w0(session, seed)),
         "pfge": [plane.coordinates(member) for member in pfge],
     }
     there = {m for m in ("SWA", "FGE") if (session.folder.ensemble(seed, m) / MANIFEST).exists()}

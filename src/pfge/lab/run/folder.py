@@ -67,6 +67,10 @@ class RunFolder:
         folder.mkdir(exist_ok=True)
         return folder
 
+    def w0(self, seed: int, number: int = 1) -> Path:
+        """Return the file of a seed's start weights; those numbered from 2 are a deep ensemble's."""
+        return self._seed(seed) / ("w0.safetensors" if number == 1 else f"w0-{number}.safetensors")
+
     def ensemble(self, seed: int, method: str) -> Path:
         """Return the folder of a finished ensemble."""
         return self._seed(seed) / "ensembles" / _file_name(method)

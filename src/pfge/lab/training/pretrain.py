@@ -12,11 +12,10 @@ from pfge.lab.session import Session, make_sgd, open_session
 from pfge.lab.training.import_weights import load_start_weights
 from pfge.lab.training.resumable import train_resumable
 from pfge.schedules import pretraining_schedule
-from pfge.storage.files import read_tensors, write_tensors
+from pfge.storage.files import StorageError, read_tensors, write_tensors
 from pfge.trajectory import Trajectory
 from pfge.weights import Weights, require_same_layout, view_weights
 
-W0 = "w0.safetensors"
 CHECKPOINT = "pretrain.checkpoint"
 
 
@@ -38,12 +37,28 @@ def find_w0(session: Session, seed: int, number: int = 1) -> Weights:
         seed: Which.
         number: Counts independent trainings of the same seed; all but the first are a deep ensemble's.
     """
-    path = session.folder.of_seed(seed) / (W0 if number == 1 else f"w0-{number}.safetensors")
+    session.folder.of_seed(seed)
+    path = session.folder.w0(seed, number)
     found = path.exists()
     session.engine.wait_for_all()  # nobody writes before everybody has looked
     if not found:
         model = _make_w0(session, seed, number)
         session.engine.first_does(lambda: write_tensors(path, view_weights(model)))
+    return read_tensors(path)[0]
+
+
+def read_w0(session: Session, seed: int) -> Weights:
+    """Return the start weights of a seed that are in the run folder; none are trained or imported.
+
+    Raises:
+        StorageError: It has none.
+    """
+    path = session.folder.w0(seed)
+    if not path.exists():
+        raise StorageError(
+            f"{session.folder.path} has no w0 for seed {seed} yet; "
+            f"run pfge compare --out {session.folder.path} to its end"
+        )
     return read_tensors(path)[0]
 
 
@@ -55,7 +70,7 @@ def _find_and_measure(session: Session, seed: int) -> dict[str, Any]:
         part: session.evaluate(ensemble, data, f"seed {seed}: w0 on {part}").growing[-1]
         for part, data in session.splits.for_evaluation().items()
     }
-    return {"seed": seed, "file": session.folder.of_seed(seed) / W0, **measured}
+    return {"seed": seed, "file": session.folder.w0(seed), **measured}
 
 
 def pretraining_iterations(session: Session, seed: int) -> int:
