@@ -50,8 +50,9 @@ class Contender:
 
 def open_run(path: Path) -> tuple[Session, Ensemble]:
     """Return the data of a run, and its PFGE ensemble."""
-    experiment = load_experiment(path / "config.toml")
-    session = Session.set_up(experiment, RunFolder(path), Engine(experiment.engine), Reporter(quiet=True))
+    folder = RunFolder(path)
+    experiment = folder.load_experiment()
+    session = Session.set_up(experiment, folder, Engine(experiment.engine), Reporter(quiet=True))
     members = session.folder.ensemble(experiment.seeds[0], "PFGE")
     return session, Ensemble.load(members, partial(channels_last_model, *model_arguments(session)))
 

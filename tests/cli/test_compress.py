@@ -252,4 +252,4 @@ def test_a_budget_does_without_validation_data(finished: Path, folder: Path, cap
 
 def test_a_quality_needs_to_know_the_data(folder: Path, capsys: Captured) -> None:
     assert main(["compress", str(folder / "whole"), str(folder / "small"), "--max-kl", "0.1"]) == 2
-    assert "so its data and model are not known; give --config" in capsys.readouterr().err
+    assert "so its data and model are not known; give --config RUN/config.toml" in capsys.readouterr().err

@@ -137,7 +137,7 @@ def test_a_compressed_ensemble_is_measured_against_the_original(finished: Path, 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "is in no run folder, so its data and model are not known; give --config"),
+        ([], "so its data and model are not known; give --config RUN/config.toml"),
         (
             ["--config", "CONFIG", "--corruptions", "blurr"],
             "unknown corruption 'blurr'; did you mean 'blur'?",

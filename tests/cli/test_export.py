@@ -155,5 +155,5 @@ def test_a_mistake_is_one_line(
 
 def test_an_ensemble_in_no_run_needs_a_config(ensemble: Path, digits: list[Path], capsys: Captured) -> None:
     Ensemble.load(ensemble, small_conv).save("mine")
-    assert "is in no run folder" in refused(capsys, ["predict", "mine", str(digits[0])])
-    assert "is in no run folder" in refused(capsys, ["export", "mine", "mine.onnx"])
+    assert "its data and model are not known" in refused(capsys, ["predict", "mine", str(digits[0])])
+    assert "its data and model are not known" in refused(capsys, ["export", "mine", "mine.onnx"])

@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, find_config, open_session_of
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, is_in_run, open_session_of
 
 if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
@@ -150,7 +150,7 @@ def _open_session(options: argparse.Namespace) -> "Session | None":
     """Set the experiment up if data is needed, or could be of use and is known."""
     needed = options.refresh or options.max_kl is not None or options.max_nll_increase is not None
     given = options.config or options.set
-    if not needed and not given and (options.budget is None or find_config(options) is None):
+    if not needed and not given and (options.budget is None or not is_in_run(options.ensemble)):
         return None
     try:
         session = open_session_of(options)

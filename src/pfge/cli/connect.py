@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
+
 if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
 
@@ -25,13 +27,8 @@ def add_parser(commands: "SubParsers") -> None:
         help="how many adjacent pairs of each ensemble, or all (default: all of PFGE's, as many of FGE's)",
     )
     parser.add_argument("--seed", type=int, default=0, help="decides which pairs those are (default: 0)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a setting, as connect.rate=0.01",
-    )
+    add_setting_arguments(parser, "connect.rate=0.01")
+    add_trust_argument(parser)
     parser.set_defaults(run=run)
 
 
@@ -44,7 +41,12 @@ def run(options: argparse.Namespace) -> int:
     from pfge.storage.files import write_text
 
     results = connect(
-        options.folder, Reporter(), overrides=options.set, pairs=options.pairs, choice_seed=options.seed
+        options.folder,
+        Reporter(),
+        overrides=given_settings(options),
+        trust_code=options.trust_code,
+        pairs=options.pairs,
+        choice_seed=options.seed,
     )
     figure = options.folder / "connectivity.svg"
     write_text(figure, draw_curves(results))

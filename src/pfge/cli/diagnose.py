@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
+
 if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
 
@@ -21,7 +23,8 @@ def add_parser(commands: "SubParsers") -> None:
     parser.add_argument(
         "--methods", nargs="+", default=["PFGE"], metavar="NAME", help="whose ensembles (default: PFGE)"
     )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
+    add_setting_arguments(parser, "data.root=/data")
+    add_trust_argument(parser)
     parser.set_defaults(run=run)
 
 
@@ -34,7 +37,13 @@ def run(options: argparse.Namespace) -> int:
     from pfge.lab.run.progress import Reporter
     from pfge.storage.files import write_json
 
-    found = diagnose(options.folder, Reporter(), methods=options.methods, overrides=options.set)
+    found = diagnose(
+        options.folder,
+        Reporter(),
+        methods=options.methods,
+        overrides=given_settings(options),
+        trust_code=options.trust_code,
+    )
     for diagnosis in found:
         print_diagnosis(diagnosis)
     write_json(options.folder / "diagnosis.json", {"ensembles": [asdict(diagnosis) for diagnosis in found]})

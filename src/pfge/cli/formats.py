@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
+
 if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
 
@@ -19,7 +21,8 @@ def add_parser(commands: "SubParsers") -> None:
         "example is sure. Running the same command again measures only what is missing.",
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder of pfge compare")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
+    add_setting_arguments(parser, "data.root=/data")
+    add_trust_argument(parser)
     parser.set_defaults(run=run)
 
 
@@ -29,5 +32,8 @@ def run(options: argparse.Namespace) -> int:
     from pfge.lab.experiments.formats import measure_formats
     from pfge.lab.run.progress import Reporter
 
-    print_formats(measure_formats(options.folder, Reporter(), overrides=options.set), options.folder)
+    results = measure_formats(
+        options.folder, Reporter(), overrides=given_settings(options), trust_code=options.trust_code
+    )
+    print_formats(results, options.folder)
     return 0

@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
+
 if TYPE_CHECKING:
     from pfge.cli.compare import SubParsers
 
@@ -27,7 +29,8 @@ def add_parser(commands: "SubParsers") -> None:
     parser.add_argument("--grid", type=int, default=11, help="points on each side")
     parser.add_argument("--images", type=int, default=2000, help="that each point is measured on")
     parser.add_argument("--seed", type=int, help="of the run (default: its first)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
+    add_setting_arguments(parser, "data.root=/data")
+    add_trust_argument(parser)
     parser.set_defaults(run=run)
 
 
@@ -46,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
         grid=options.grid,
         images=options.images,
         seed=options.seed,
-        overrides=options.set,
+        overrides=given_settings(options),
+        trust_code=options.trust_code,
     )
     write_json(options.folder / "landscape.json", found)
     picture = options.folder / "landscape.svg"

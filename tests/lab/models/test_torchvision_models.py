@@ -163,6 +163,14 @@ def test_a_name_timm_does_not_have_is_answered_with_the_likeliest() -> None:
 
 
 @needs_timm
+@pytest.mark.parametrize("name", ["hf-hub:timm/resnet18.a1_in1k", "local-dir:/models/mine"])
+def test_only_models_that_timm_has_itself_are_built(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timm.create_model", None)
+    with pytest.raises(ValueError, match=f"timm has no model '{name}'"):
+        build_model(f"timm:{name}", classes=10)
+
+
+@needs_timm
 def test_an_option_timm_does_not_take_is_named() -> None:
     with torch.device("meta"), pytest.raises(ValueError, match=r"timm:resnet18 does not take .*'depth'"):
         build_model("timm:resnet18", classes=10, depth=5)

@@ -129,6 +129,33 @@ def test_seeds_and_ensembles_have_their_own_folders(tmp_path: Path) -> None:
     assert folder.ensemble(7, "PFGE") == tmp_path / "seed-7" / "ensembles" / "PFGE"
 
 
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        ("seed-7/ensembles/PFGE", True),
+        ("seed--7/ensembles/SWAG-last", True),
+        ("link", True),
+        ("seed-7/ensembles", False),
+        ("seed-7/ensembles/PFGE/small", False),
+        ("seed-7/small/PFGE", False),
+        ("seeds/ensembles/PFGE", False),
+        ("small", False),
+        (".", False),
+        ("/", False),
+    ],
+)
+def test_the_run_of_an_ensemble_is_found_at_its_place_alone(tmp_path: Path, place: str, found: bool) -> None:
+    with RunFolder(tmp_path).opened(Experiment()):
+        pass
+    (tmp_path / "link").symlink_to(tmp_path / "seed-7" / "ensembles" / "PFGE")
+    run = RunFolder.of_ensemble(tmp_path / place)
+    assert (None if run is None else run.path) == (tmp_path if found else None)
+
+
+def test_an_ensemble_in_folders_without_a_config_has_no_run(tmp_path: Path) -> None:
+    assert RunFolder.of_ensemble(tmp_path / "seed-1" / "ensembles" / "PFGE") is None
+
+
 def test_the_environment_names_what_ran_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/usr/bin/pfge", "compare", "a.toml"])
     environment = describe_environment()

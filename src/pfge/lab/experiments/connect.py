@@ -47,6 +47,7 @@ def connect(
     reporter: Reporter,
     *,
     overrides: Sequence[str] = (),
+    trust_code: bool = False,
     pairs: int | Literal["all"] | None = None,
     choice_seed: int = 0,
 ) -> list[dict[str, Any]]:
@@ -58,11 +59,12 @@ def connect(
         path: The run folder.
         reporter: Where progress is shown.
         overrides: Other settings than the run's, such as `connect.rate=0.01`.
+        trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
         pairs: How many adjacent pairs of each ensemble, or all; None is all of PFGE's and as many of FGE's.
         choice_seed: Decides which pairs those are.
     """
     folder = RunFolder(path)
-    experiment = folder.load_experiment(overrides)
+    experiment = folder.load_experiment(overrides, trust_code=trust_code)
     with folder.opened(experiment):
         _require_same_settings(folder, experiment.connect)
         experiment = experiment.on_one_device()

@@ -73,7 +73,12 @@ class Diagnosis:
 
 
 def diagnose(
-    path: Path, reporter: Reporter, *, methods: Sequence[str] = ("PFGE",), overrides: Sequence[str] = ()
+    path: Path,
+    reporter: Reporter,
+    *,
+    methods: Sequence[str] = ("PFGE",),
+    overrides: Sequence[str] = (),
+    trust_code: bool = False,
 ) -> list[Diagnosis]:
     """Look at the ensembles of a run, for every seed that has them.
 
@@ -82,9 +87,10 @@ def diagnose(
         reporter: Where progress is shown.
         methods: Whose ensembles.
         overrides: Other settings than the run's, such as `data.root`.
+        trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
     """
     folder = RunFolder(path)
-    experiment = folder.load_experiment(overrides)
+    experiment = folder.load_experiment(overrides, trust_code=trust_code)
     session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
     wanted = [(seed, method) for seed in experiment.seeds for method in methods]
     there = [(s, m) for s, m in wanted if (folder.ensemble(s, m) / MANIFEST).exists()]

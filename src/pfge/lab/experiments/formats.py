@@ -35,7 +35,9 @@ Key = tuple[int, str, str, bool]
 """A row's seed, method and format, and whether it is a cascade."""
 
 
-def measure_formats(path: Path, reporter: Reporter, *, overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
+def measure_formats(
+    path: Path, reporter: Reporter, *, overrides: Sequence[str] = (), trust_code: bool = False
+) -> list[dict[str, Any]]:
     """Measure every ensemble of a finished comparison in every format, and return all results.
 
     Each is a line in the run folder and is not computed again. One process does it all. Temperatures are
@@ -46,9 +48,10 @@ def measure_formats(path: Path, reporter: Reporter, *, overrides: Sequence[str] 
         path: The run folder.
         reporter: Where progress is shown.
         overrides: Other settings than the run's, such as `data.root`.
+        trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
     """
     folder = RunFolder(path)
-    experiment = folder.load_experiment(overrides)
+    experiment = folder.load_experiment(overrides, trust_code=trust_code)
     with folder.opened(experiment):
         experiment = experiment.on_one_device()
         _measured(folder)  # a file that cannot be gone on with is refused before work goes into it

@@ -35,6 +35,7 @@ def make_landscape(
     images: int = 2000,
     seed: int | None = None,
     overrides: Sequence[str] = (),
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """Return a grid over the plane through three members of PFGE, and where everything else is on it.
 
@@ -49,11 +50,12 @@ def make_landscape(
         images: How many images each point is measured on, and BatchNorm refreshed with.
         seed: Of the run; its first if None.
         overrides: Other settings than the run's.
+        trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
     """
     if grid < 2:
         raise ConfigError(f"grid must be at least 2 points a side, got {grid}")
     folder = RunFolder(path)
-    experiment = folder.load_experiment(overrides)
+    experiment = folder.load_experiment(overrides, trust_code=trust_code)
     seed = experiment.seeds[0] if seed is None else seed
     session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
     pfge = _members(session, seed, "PFGE")

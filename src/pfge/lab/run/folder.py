@@ -3,6 +3,7 @@
 import fcntl
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +15,13 @@ import torch
 
 from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import differences, load_experiment, to_toml
+from pfge.lab.run.trust import load_run_config
 from pfge.storage.files import StorageError, write_json, write_text
 
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
+ENSEMBLES = "ensembles"
+SEED = r"seed--?\d+"
 
 
 class RunFolder:
@@ -51,15 +55,25 @@ class RunFolder:
         """The file that says where and how the run was made."""
         return self.path / ENVIRONMENT
 
-    def load_experiment(self, overrides: Sequence[str] = ()) -> Experiment:
-        """Return the experiment that the folder is of, with other settings if some are given.
+    @classmethod
+    def of_ensemble(cls, path: Path) -> "RunFolder | None":
+        """Return the run of an ensemble; None unless it lies at RUN/seed-N/ensembles/METHOD."""
+        parents = path.resolve().parents
+        if len(parents) < 3 or parents[0].name != ENSEMBLES or not re.fullmatch(SEED, parents[1].name):
+            return None
+        run = cls(parents[2])
+        return run if run.config.is_file() else None
+
+    def load_experiment(self, overrides: Sequence[str] = (), *, trust_code: bool = False) -> Experiment:
+        """Return the experiment that the folder is of, for reading it; the arguments are `load_run_config`'s.
 
         Raises:
             StorageError: There is none.
+            ConfigError: It names functions or paths, and is not trusted.
         """
         if not self.config.exists():
             raise StorageError(f"{self.path} holds no run; make one by pfge compare --out {self.path}")
-        return load_experiment(self.config, overrides)
+        return load_run_config(self.config, overrides, trust_code=trust_code)
 
     def of_seed(self, seed: int) -> Path:
         """Return the folder of one seed, which exists."""
@@ -73,7 +87,7 @@ class RunFolder:
 
     def ensemble(self, seed: int, method: str) -> Path:
         """Return the folder of a finished ensemble."""
-        return self._seed(seed) / "ensembles" / _file_name(method)
+        return self._seed(seed) / ENSEMBLES / _file_name(method)
 
     def scores(self, seed: int, row: str) -> Path:
         """Return the file of the scores that a row's ensemble has for each example."""
