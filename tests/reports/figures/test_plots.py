@@ -4,6 +4,7 @@ import sys
 from itertools import combinations
 from pathlib import Path
 
+import matplotlib as mpl
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
@@ -35,6 +36,13 @@ def test_every_series_is_drawn_with_its_points_and_its_methods_colour(run: Run) 
             assert list(line.get_xdata()) == list(series.x)
             assert list(line.get_ydata()) == list(series.y)
             assert to_hex(line.get_color()) == styles([series.method])[series.method].light
+
+
+def test_no_figure_runs_latex_whatever_a_matplotlibrc_says(run: Run, tmp_path: Path) -> None:
+    with mpl.rc_context({"text.usetex": True, "text.latex.preamble": r"\input{/etc/passwd}"}):
+        drawn = run.plot_members()
+        assert not any(text.get_usetex() for text in drawn.findobj(Text))
+        assert save_figures(report_figures(run), tmp_path)
 
 
 def test_a_notebook_shows_a_figure_by_itself(run: Run) -> None:

@@ -39,6 +39,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "pfge",  # the same figure is the same file
     "svg.fonttype": "none",
     "text.parse_math": False,  # a method's name may hold a dollar
+    "text.usetex": False,  # matplotlib reads a matplotlibrc in the current folder, perhaps a stranger's run
 }
 
 
