@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfge import Bezier, fit_curve, trained_names, view_weights
+from pfge.connectivity import Bezier, fit_curve
 from pfge.lab.models import build_model
+from pfge.weights import trained_names, view_weights
 
 BLOCK = 2
 WEIGHT_DECAY = 5e-4

@@ -21,11 +21,12 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from pfge import Ensemble, view_weights
+from pfge import Ensemble
 from pfge.lab.data import ImageSet, Normalization, evaluation_batches
 from pfge.lab.evaluation.evaluate import evaluate
 from pfge.lab.malloc import keep_freed_memory
 from pfge.lab.models import build_model
+from pfge.weights import view_weights
 
 CLASSES = 10
 MANY_IMAGES, MANY_CLASSES = 10_000, 1_000

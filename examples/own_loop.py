@@ -45,8 +45,8 @@ def main() -> None:
     probabilities = ensemble.predict_batches(test)
     targets = y[1000:]
     print(f"{len(ensemble)} members in {ensemble.nbytes:,} bytes")
-    print(f"accuracy {pfge.accuracy(probabilities, targets):.2%}")
-    print(f"NLL      {pfge.negative_log_likelihood(probabilities, targets):.4f}")
+    print(f"accuracy {pfge.metrics.accuracy(probabilities, targets):.2%}")
+    print(f"NLL      {pfge.metrics.negative_log_likelihood(probabilities, targets):.4f}")
 
 
 if __name__ == "__main__":

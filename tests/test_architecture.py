@@ -63,11 +63,3 @@ def test_importing_pfge_loads_torch_and_safetensors_only() -> None:
     code = f"import sys, pfge; print([name for name in {heavy!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"
-
-
-def test_every_public_name_exists() -> None:
-    import pfge
-
-    assert sorted(pfge.__all__) == sorted(set(pfge.__all__))
-    for name in pfge.__all__:
-        assert getattr(pfge, name) is not None

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pfge import copy_weights, refresh_batch_norm, view_weights
+from pfge import refresh_batch_norm
+from pfge.weights import copy_weights, view_weights
 from tests.toys import assert_same_weights, make_mlp
 
 DATA = torch.randn(41, 4, generator=torch.Generator().manual_seed(1)) * 3 + 1

@@ -9,15 +9,14 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pfge import (
-    accuracy,
+from pfge.calibration import (
     fit_member_temperatures,
     fit_temperature,
     log_probabilities,
-    negative_log_likelihood,
     scale_logits,
     scale_probabilities,
 )
+from pfge.metrics import accuracy, negative_log_likelihood
 
 
 def random_logits(seed: int = 0, examples: int = 300, classes: int = 5) -> tuple[Tensor, Tensor]:

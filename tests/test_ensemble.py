@@ -5,8 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pfge import PFGE, SWA, SWAG, Ensemble, Temperatures, Weights, copy_weights, view_weights
+from pfge import PFGE, SWA, SWAG, Ensemble, Weights
+from pfge.calibration import Temperatures
 from pfge.storage.lazy_members import LazyMembers
+from pfge.weights import copy_weights, view_weights
 from tests.toys import assert_same_weights, make_batch, make_mlp, train
 
 X = make_batch(7, size=20)[0]

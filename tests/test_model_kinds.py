@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations
 
-from pfge import PFGE, SWA, SWAG, Ensemble, Weights, view_weights
+from pfge import PFGE, SWA, SWAG, Ensemble, Weights
+from pfge.weights import view_weights
 from tests.toys import advance, make_batch, make_mlp, train
 
 

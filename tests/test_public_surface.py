@@ -1,5 +1,9 @@
 """What users see of the package: names, and how values print."""
 
+import subprocess
+import sys
+from types import ModuleType
+
 import pytest
 import torch
 from torch import nn
@@ -11,28 +15,36 @@ from pfge import (
     PFGE,
     SWA,
     SWAG,
-    Bezier,
     Bits,
     Budget,
     Cascade,
     Constant,
     CosineRestarts,
-    CurveTrace,
-    Difference,
     Ensemble,
-    Joined,
-    LinearDecay,
     MaxLoss,
-    Plane,
-    PolygonalChain,
-    Reliability,
     Restart,
-    SeedDifference,
-    Temperature,
-    Temperatures,
     Trajectory,
     Triangular,
 )
+from pfge.calibration import Temperature, Temperatures
+from pfge.connectivity import Bezier, CurveTrace, Plane, PolygonalChain
+from pfge.metrics import Difference, Reliability, SeedDifference
+from pfge.schedules import Joined, LinearDecay
+
+SUBMODULES = [
+    "calibration",
+    "collectors",
+    "compression",
+    "connectivity",
+    "metrics",
+    "schedules",
+    "storage",
+    "tasks",
+    "weights",
+]
+NAMES: dict[str, object] = {}
+for module in (pfge, *(getattr(pfge, name) for name in SUBMODULES)):
+    NAMES |= vars(module)
 
 VALUES = [
     Bits(2),
@@ -70,15 +82,36 @@ OTHERS = [
 ]
 
 
+def test_the_package_has_few_names_and_the_rest_in_submodules() -> None:
+    assert sorted(pfge.__all__) == sorted(set(pfge.__all__))
+    modules = [name for name in pfge.__all__ if isinstance(getattr(pfge, name), ModuleType)]
+    assert modules == SUBMODULES
+    assert 20 <= len(pfge.__all__) - len(modules) <= 30
+
+
+@pytest.mark.parametrize("name", ["", *SUBMODULES])
+def test_every_public_name_exists(name: str) -> None:
+    module = getattr(pfge, name) if name else pfge
+    for public in getattr(module, "__all__", []):
+        assert getattr(module, public) is not None
+
+
+def test_submodules_are_there_after_import_pfge() -> None:
+    code = "import pfge; print(*(name for name in pfge.__all__ if hasattr(pfge, name)))"
+    code += f"; print(*(len(getattr(pfge, name).__all__) > 1 for name in {SUBMODULES}))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == [*pfge.__all__, *["True"] * len(SUBMODULES)]
+
+
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_a_value_prints_as_the_call_that_makes_it(value: object) -> None:
-    assert eval(repr(value), vars(pfge)) == value
+    assert eval(repr(value), NAMES) == value
     assert str(value) == repr(value)
 
 
 @pytest.mark.parametrize("collector", COLLECTORS, ids=lambda value: type(value).__name__)
 def test_a_collector_prints_as_the_call_that_makes_it(collector: pfge.Collector) -> None:
-    made = eval(repr(collector), vars(pfge))
+    made = eval(repr(collector), NAMES)
     assert repr(made) == repr(collector) == str(collector)
     settings = {name: value for name, value in vars(collector).items() if not name.startswith("_")}
     assert {name: value for name, value in vars(made).items() if not name.startswith("_")} == settings

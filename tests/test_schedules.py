@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from pfge import Constant, CosineRestarts, Joined, LinearDecay, Triangular
-from pfge.schedules import pretraining_schedule
+from pfge import Constant, CosineRestarts, Triangular
+from pfge.schedules import Joined, LinearDecay, pretraining_schedule
 
 
 def rates(schedule: object, iterations: int) -> list[float]:

@@ -6,16 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from pfge import (
+from pfge import load_weights
+from pfge.weights import (
+    accumulator,
     average_into,
     copy_weights,
+    count_bytes,
     distance,
+    find_non_finite,
     interpolate,
-    load_weights,
     trained_names,
     view_weights,
 )
-from pfge.weights import accumulator, count_bytes, find_non_finite
 from tests.toys import assert_same_weights, make_mlp
 
 

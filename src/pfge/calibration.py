@@ -10,6 +10,16 @@ from torch import Tensor
 
 from pfge.metrics.checks import SMALLEST, require_probabilities, require_targets
 
+__all__ = [
+    "Temperature",
+    "Temperatures",
+    "fit_member_temperatures",
+    "fit_temperature",
+    "log_probabilities",
+    "scale_logits",
+    "scale_probabilities",
+]
+
 LOWEST, HIGHEST = 1e-3, 1e3
 
 

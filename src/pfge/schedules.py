@@ -5,7 +5,18 @@ from dataclasses import dataclass
 from math import cos, pi
 from typing import Literal
 
+__all__ = [
+    "Constant",
+    "CosineRestarts",
+    "Joined",
+    "LinearDecay",
+    "Schedule",
+    "Triangular",
+    "pretraining_schedule",
+]
+
 Schedule = Callable[[int], float]
+"""Any function of the iteration, from 1, is a schedule; those below are values that can be compared."""
 
 
 @dataclass(frozen=True)

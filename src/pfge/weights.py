@@ -7,6 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+__all__ = [
+    "Weights",
+    "average_into",
+    "copy_weights",
+    "distance",
+    "interpolate",
+    "load_weights",
+    "trained_names",
+    "view_weights",
+]
+
 Weights = dict[str, Tensor]
 """Parameters and persistent buffers, by canonical name; a tensor with two names appears once."""
 

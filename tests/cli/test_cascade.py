@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfge import Cascade, Ensemble, accuracy, expected_calibration_error, negative_log_likelihood
+from pfge import Cascade, Ensemble
 from pfge.cli.main import main
 from pfge.lab.data import ImageSet, halve_test, load_data
+from pfge.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from tests.cli.test_compress import Captured, finished, pfge, small_conv  # noqa: F401
 from tests.cli.test_main import _leave_the_interpreter_as_it_was, refused  # noqa: F401
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfge import Ensemble, kl_divergence, negative_log_likelihood
+from pfge import Ensemble
 from pfge.cli.compress import parse_bytes, parse_group
 from pfge.cli.main import main
 from pfge.compression import Bits, Budget, compress
 from pfge.lab.data import halve_test, load_data
 from pfge.lab.models import build_model
+from pfge.metrics import kl_divergence, negative_log_likelihood
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from tests.lab.tiny import run, tiny
 from tests.packed.test_packed_members import close_members

@@ -20,11 +20,11 @@ from pfge import (
     StorageError,
     Trajectory,
     Weights,
-    copy_weights,
     load_checkpoint,
     save_checkpoint,
 )
 from pfge.collectors.averaging import OneMean
+from pfge.weights import copy_weights
 from tests.toys import Scalar, advance, assert_same_weights, make_mlp, make_sgd, train
 
 

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from pfge import Ensemble, kl_divergence, negative_log_likelihood
+from pfge import Ensemble
 from pfge.compression import Bits, Budget, MaxLoss, compress
 from pfge.compression.bit_allocation import Ladder
 from pfge.compression.quality import Quality
+from pfge.metrics import kl_divergence, negative_log_likelihood
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.encode import find_shared
 from pfge.packed.quantization import Quantized

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from pfge import Cascade, Ensemble, fit_cascade, kl_divergence, negative_log_likelihood
+from pfge import Cascade, Ensemble, fit_cascade
 from pfge.compression import Bits, Budget, MaxLoss, PackSettings, compress
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import Batch
@@ -16,6 +16,7 @@ from pfge.lab.experiments.compare import compare
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
+from pfge.metrics import kl_divergence, negative_log_likelihood
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:the temperature stays 1")]
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from pfge import Ensemble, Weights, copy_weights, view_weights
+from pfge import Ensemble, Weights
 from pfge.calibration import Temperatures
 from pfge.compression import Bits, PackSettings, compress
 from pfge.compression.formats import FORMATS, FORMATS_OF_ONE, StorageFormat
 from pfge.lab.models import build_model
 from pfge.lab.planner import describe_layout
-from pfge.weights import count_bytes
+from pfge.weights import copy_weights, count_bytes, view_weights
 from tests.packed.test_packed_members import close_members
 from tests.toys import make_mlp
 

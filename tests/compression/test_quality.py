@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import entropy
 
-from pfge import kl_divergence
+from pfge.metrics import kl_divergence
 
 
 def test_divergence_worked_out_by_hand() -> None:

@@ -8,18 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfge import (
-    Bezier,
-    Curve,
-    PolygonalChain,
-    Weights,
-    copy_weights,
-    interpolate,
-    load_checkpoint,
-    save_checkpoint,
-    trained_names,
-    view_weights,
-)
+from pfge import Weights, load_checkpoint, save_checkpoint
+from pfge.connectivity import Bezier, Curve, PolygonalChain
+from pfge.weights import copy_weights, interpolate, trained_names, view_weights
 from tests.toys import assert_same_weights, make_mlp
 
 KINDS = pytest.mark.parametrize("kind", [Bezier, PolygonalChain])

@@ -8,17 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from pfge import (
-    Bezier,
-    Curve,
-    LinearDecay,
-    PolygonalChain,
-    copy_weights,
-    fit_curve,
-    interpolate,
-    trained_names,
-    view_weights,
-)
+from pfge.connectivity import Bezier, Curve, PolygonalChain, fit_curve
+from pfge.schedules import LinearDecay
+from pfge.weights import copy_weights, interpolate, trained_names, view_weights
 from tests.toys import assert_same_weights, classification_loss, make_batch, make_mlp
 
 BATCHES = [make_batch(iteration) for iteration in range(1, 5)]

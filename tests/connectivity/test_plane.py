@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from pfge import Plane, Weights, copy_weights, distance, view_weights
+from pfge import Weights
+from pfge.connectivity import Plane
+from pfge.weights import copy_weights, distance, view_weights
 from tests.toys import assert_same_weights, make_mlp
 
 

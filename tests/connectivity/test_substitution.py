@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfge import copy_weights, view_weights
 from pfge.connectivity.substitution import require_values, use_with_weights
+from pfge.weights import copy_weights, view_weights
 from tests.toys import make_batch, make_mlp
 
 INPUTS = make_batch(1)[0]

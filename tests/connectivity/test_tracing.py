@@ -8,18 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfge import (
-    Bezier,
-    CurveTrace,
-    copy_weights,
-    distance,
-    load_weights,
-    mode_connectivity,
-    refresh_batch_norm,
-    trace_curve,
-    trained_names,
-    view_weights,
-)
+from pfge import load_weights, refresh_batch_norm
+from pfge.connectivity import Bezier, CurveTrace, mode_connectivity, trace_curve
+from pfge.weights import copy_weights, distance, trained_names, view_weights
 from tests.connectivity.test_fitting import MODELS, Clamping, Point, loss_in_its_type, ring, seeded
 from tests.toys import make_batch, make_mlp
 

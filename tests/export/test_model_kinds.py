@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfge import Ensemble, copy_weights, view_weights
+from pfge import Ensemble
 from pfge.export import ExportError, export_onnx, export_torch
+from pfge.weights import copy_weights, view_weights
 from tests.toys import make_batch
 
 X = make_batch(1, size=3)[0]

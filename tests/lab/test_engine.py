@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from pfge import Trajectory, follow, view_weights
+from pfge import Trajectory, follow
 from pfge.lab.config.schema import ConfigError, EngineSettings
 from pfge.lab.engine import Engine
 from pfge.lab.models import build_model
+from pfge.weights import view_weights
 from tests.toys import assert_same_weights, classification_loss, make_batch, make_mlp, make_sgd
 
 

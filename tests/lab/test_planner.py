@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pfge import view_weights
 from pfge.compression.formats import FORMATS_OF_ONE
 from pfge.lab.planner import Plan, describe_layout, find_plans
 from pfge.methods import Setting, make_collector
-from pfge.weights import count_bytes
+from pfge.weights import count_bytes, view_weights
 from tests.toys import make_mlp
 
 SETTING = Setting(iterations=40, cycle=2, period=10, low=0.001, high=0.1)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from pfge import Ensemble, copy_weights, view_weights
+from pfge import Ensemble
 from pfge.cli.main import main
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation.evaluate import measure
@@ -24,6 +24,7 @@ from pfge.lab.session import Session
 from pfge.lab.training.follower_store import FollowerStore
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import read_tensors
+from pfge.weights import copy_weights, view_weights
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, run, tiny
 from tests.toys import assert_same_weights, make_mlp
 

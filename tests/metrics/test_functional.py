@@ -12,7 +12,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 from torch import Tensor
 
-from pfge import (
+from pfge.metrics import (
     accuracy,
     area_under_risk_coverage,
     brier_score,

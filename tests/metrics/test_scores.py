@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import entropy
 from torch import Tensor
 
-from pfge import (
+from pfge.metrics import (
     Scores,
     StreamingScores,
     accuracy,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from pfge import (
+from pfge.metrics import (
     Difference,
     Scores,
     paired_bootstrap,

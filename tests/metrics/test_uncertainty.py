@@ -6,7 +6,7 @@ from scipy.stats import entropy
 from sklearn.metrics import accuracy_score
 from torch import Tensor
 
-from pfge import disagreement, mutual_information, predictive_entropy
+from pfge.metrics import disagreement, mutual_information, predictive_entropy
 
 
 def random_members(members: int = 4, examples: int = 30, classes: int = 3) -> Tensor:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from pfge import Ensemble, StorageError, Temperatures
+from pfge import Ensemble, StorageError
+from pfge.calibration import Temperatures
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.storage import ensemble_folder
 from pfge.storage.files import checksum, read_tensors, write_tensors

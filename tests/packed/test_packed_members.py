@@ -2,11 +2,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfge import Ensemble, Weights, copy_weights, view_weights
+from pfge import Ensemble, Weights
 from pfge.packed import PackedMembers, PackedTensor, PackSettings, pack_members
 from pfge.packed.encode import find_shared
 from pfge.packed.packed_members import fits_float16, pack_as_is
 from pfge.packed.quantization import Quantized, quantize
+from pfge.weights import copy_weights, view_weights
 from tests.toys import assert_same_weights, make_batch, make_mlp
 
 X = make_batch(7, size=20)[0]

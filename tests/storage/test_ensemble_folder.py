@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from pfge import Ensemble, StorageError, Temperatures
+from pfge import Ensemble, StorageError
+from pfge.calibration import Temperatures
 from pfge.storage import ensemble_folder
 from tests.test_ensemble import X, expected, make_members
 from tests.toys import assert_same_weights, make_mlp

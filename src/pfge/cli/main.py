@@ -45,7 +45,7 @@ COMMANDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; a user's mistake ends in one line and exit code 2, not in a traceback."""
-    parser = argparse.ArgumentParser(prog="pfge", description=pfge.__doc__)
+    parser = argparse.ArgumentParser(prog="pfge", description=(pfge.__doc__ or "").partition("\n")[0])
     parser.add_argument("--version", action="version", version=f"pfge {pfge.__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -1,5 +1,6 @@
 """What to keep of a trajectory: one file a method."""
 
+from pfge.collectors.averaging import OneMean, RunningMean
 from pfge.collectors.base import Collector, Restart
 from pfge.collectors.ema import EMA
 from pfge.collectors.fge import FGE
@@ -7,4 +8,4 @@ from pfge.collectors.pfge import PFGE
 from pfge.collectors.swa import SWA
 from pfge.collectors.swag import SWAG
 
-__all__ = ["EMA", "FGE", "PFGE", "SWA", "SWAG", "Collector", "Restart"]
+__all__ = ["EMA", "FGE", "PFGE", "SWA", "SWAG", "Collector", "OneMean", "Restart", "RunningMean"]

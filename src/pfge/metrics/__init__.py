@@ -1,1 +1,46 @@
 """How good predictions are, how uncertain, and which differences are more than noise."""
+
+from pfge.metrics.functional import (
+    accuracy,
+    area_under_risk_coverage,
+    brier_score,
+    expected_calibration_error,
+    maximum_calibration_error,
+    negative_log_likelihood,
+    reliability,
+)
+from pfge.metrics.reliability import Reliability
+from pfge.metrics.scores import Scores, StreamingScores, score_examples
+from pfge.metrics.significance import (
+    Difference,
+    SeedDifference,
+    paired_bootstrap,
+    paired_bootstrap_of,
+    paired_bootstraps,
+    seed_difference,
+)
+from pfge.metrics.uncertainty import disagreement, kl_divergence, mutual_information, predictive_entropy
+
+__all__ = [
+    "Difference",
+    "Reliability",
+    "Scores",
+    "SeedDifference",
+    "StreamingScores",
+    "accuracy",
+    "area_under_risk_coverage",
+    "brier_score",
+    "disagreement",
+    "expected_calibration_error",
+    "kl_divergence",
+    "maximum_calibration_error",
+    "mutual_information",
+    "negative_log_likelihood",
+    "paired_bootstrap",
+    "paired_bootstrap_of",
+    "paired_bootstraps",
+    "predictive_entropy",
+    "reliability",
+    "score_examples",
+    "seed_difference",
+]

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfge import Ensemble, Weights, view_weights
+from pfge import Ensemble, Weights
 from pfge.lab.config.schema import EngineSettings
 from pfge.lab.data import ImageSet, Normalization, evaluation_batches
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation.evaluate import Evaluation, evaluate, measure, predict
+from pfge.weights import view_weights
 from tests.lab.data.made import random_images
 
 DATA = random_images(23)  # 3 x 6 x 5 pixels in 3 classes

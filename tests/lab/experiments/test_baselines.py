@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from pfge import EMA, FGE, CosineRestarts, Ensemble, Trajectory, Weights, follow, load_weights, view_weights
+from pfge import EMA, FGE, CosineRestarts, Ensemble, Trajectory, Weights, follow, load_weights
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.evaluation.mc_dropout import MCDropout
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import read_tensors
+from pfge.weights import view_weights
 from tests.lab.experiments.test_compare import (
     HIGH,
     LOW,

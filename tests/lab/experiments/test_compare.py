@@ -21,15 +21,14 @@ from pfge import (
     SWAG,
     Collector,
     Ensemble,
-    Temperatures,
     Trajectory,
     Triangular,
     Weights,
     follow,
     load_weights,
     refresh_batch_norm,
-    view_weights,
 )
+from pfge.calibration import Temperatures
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.experiments.compare import compare
@@ -37,6 +36,7 @@ from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import read_tensors
+from pfge.weights import view_weights
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
 from tests.toys import assert_same_weights
 

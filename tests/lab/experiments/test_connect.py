@@ -12,16 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
-from pfge import (
-    Bezier,
-    Ensemble,
-    Weights,
-    fit_curve,
-    load_weights,
-    refresh_batch_norm,
-    trained_names,
-    view_weights,
-)
+from pfge import Ensemble, Weights, load_weights, refresh_batch_norm
+from pfge.connectivity import Bezier, fit_curve
 from pfge.lab.data import Augmentation, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed, generator
 from pfge.lab.experiments import connect as connecting
@@ -29,6 +21,7 @@ from pfge.lab.experiments.connect import Pair, choose_pairs, connect
 from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.schedules import pretraining_schedule
+from pfge.weights import trained_names, view_weights
 from tests.lab.tiny import Stopped, counted_steps, run, tiny
 
 LENGTH, POINTS = 6, 5

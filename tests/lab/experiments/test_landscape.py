@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from pfge import Ensemble, distance, load_weights, refresh_batch_norm
+from pfge import Ensemble, load_weights, refresh_batch_norm
 from pfge.cli.main import main
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import load_data, take
@@ -15,6 +15,7 @@ from pfge.lab.experiments.connect import connect
 from pfge.lab.experiments.landscape import make_landscape
 from pfge.lab.run.progress import Reporter
 from pfge.storage.files import StorageError
+from pfge.weights import distance
 from tests.lab.experiments.test_compare import batches, small_conv
 from tests.lab.tiny import run, tiny
 
@@ -49,7 +50,7 @@ def test_members_and_grid_are_where_they_belong(finished: Path) -> None:
 
 def test_a_corner_of_the_grid_has_the_loss_of_its_weights(finished: Path) -> None:
     found = make_landscape(finished, QUIET, grid=2, images=100)
-    from pfge import Plane
+    from pfge.connectivity import Plane
 
     members = list(Ensemble.load(finished / "seed-1" / "ensembles" / "PFGE", small_conv).members)
     names = [name for name, _ in small_conv().named_parameters()]

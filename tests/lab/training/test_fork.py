@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfge import FGE, PFGE, Trajectory, copy_weights, load_checkpoint, save_checkpoint, view_weights
+from pfge import FGE, PFGE, Trajectory, load_checkpoint, save_checkpoint
 from pfge.lab.training.fork import Fork
-from pfge.weights import Weights
+from pfge.weights import Weights, copy_weights, view_weights
 from tests.toys import advance, assert_same_weights, make_mlp, make_sgd, train
 
 CYCLE, PERIOD, LENGTH = 2, 4, 16

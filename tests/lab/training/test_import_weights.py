@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pfge import StorageError, view_weights
+from pfge import StorageError
 from pfge.lab.training.import_weights import load_start_weights, read_start_weights
+from pfge.weights import view_weights
 from tests.toys import assert_same_weights, make_mlp
 
 

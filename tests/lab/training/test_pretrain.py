@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from pfge import Ensemble, view_weights
+from pfge import Ensemble
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
 from pfge.lab.training.pretrain import find_w0, pretrain, read_w0
 from pfge.storage.files import StorageError, read_tensors, write_tensors
+from pfge.weights import view_weights
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
 from tests.toys import assert_same_weights
 
