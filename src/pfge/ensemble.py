@@ -28,6 +28,10 @@ from pfge.weights import Weights, buffer_names, count_bytes, load_weights, requi
 class Ensemble:
     """Member weights and how to build the module that they go into.
 
+    With logits z_k of each of K members, it predicts the mean of their probabilities:
+
+        p = (1 / K) * sum over k of softmax(z_k)
+
     Whatever the number of members, one module is resident: each member is copied into it in turn.
 
     Args:
@@ -38,6 +42,26 @@ class Ensemble:
         iterations: The iteration of each member, for the manifest.
         forward: Calls the module on a batch that is no tensor, dict or pair, and returns the logits.
         temperatures: What each member's logits are divided by, and those of the mean; see `calibrated`.
+
+    References:
+        Lakshminarayanan, Pritzel, Blundell, "Simple and Scalable Predictive Uncertainty Estimation using
+        Deep Ensembles", NeurIPS 2017.
+
+    Example:
+        One member gives both classes the probability 1/2, the other one 3/4 and 1/4:
+
+        >>> import math, torch, pfge
+        >>> def make_model():
+        ...     return torch.nn.Linear(1, 2, bias=False)
+        >>> members = [{"weight": torch.tensor([[z], [0.0]])} for z in (0.0, math.log(3))]
+        >>> ensemble = pfge.Ensemble(members, make_model)
+        >>> ensemble.predict(torch.ones(1, 1))
+        tensor([[0.6250, 0.3750]])
+        >>> ensemble.save("my-ensemble")
+        >>> pfge.Ensemble.load("my-ensemble", make_model).predict_members(torch.ones(1, 1))
+        tensor([[[0.5000, 0.5000]],
+        <BLANKLINE>
+                [[0.7500, 0.2500]]])
     """
 
     def __init__(
@@ -85,6 +109,17 @@ class Ensemble:
 
         Raises:
             ValueError: The collector has averaged nothing yet, or has too few points to sample from.
+
+        Example:
+            >>> import torch, pfge
+            >>> def make_model():
+            ...     return torch.nn.Linear(1, 2, bias=False)
+            >>> collector = pfge.FGE(cycle=2)
+            >>> collector.begin({"weight": torch.zeros(2, 1)})
+            >>> for iteration in range(1, 5):
+            ...     collector.observe(iteration, {"weight": torch.full((2, 1), 0.1 * iteration)})
+            >>> pfge.Ensemble.from_collector(collector, make_model, model="tiny")
+            Ensemble(<members: 2>, <tiny>, method='FGE(cycle=2, phase=0)', iterations=[2, 4])
         """
         return cls(
             collector.members(),

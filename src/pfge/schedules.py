@@ -1,4 +1,14 @@
-"""Learning rates as pure values: `rate = schedule(iteration)`, iterations counting from 1."""
+"""Learning rates as pure values: `rate = schedule(iteration)`, iterations counting from 1.
+
+Any function of the iteration is a schedule. Those here are values: they can be compared, printed and used
+anywhere in a run, as they have no state.
+
+Example:
+    >>> from pfge.schedules import Schedule
+    >>> warm_up: Schedule = lambda iteration: 0.5 * min(iteration / 4, 1.0)
+    >>> [warm_up(i) for i in range(1, 6)]
+    [0.125, 0.25, 0.375, 0.5, 0.5]
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +26,20 @@ __all__ = [
 ]
 
 Schedule = Callable[[int], float]
-"""Any function of the iteration, from 1, is a schedule; those below are values that can be compared."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same rate at every iteration."""
+    """The same rate at every iteration.
+
+    Args:
+        rate: The learning rate.
+
+    Example:
+        >>> from pfge.schedules import Constant
+        >>> Constant(0.05)(1000)
+        0.05
+    """
 
     rate: float
 
@@ -37,12 +55,30 @@ class Constant:
 class Triangular:
     """A rate that goes linearly up and down once a cycle.
 
+    At iteration i of cycles of c iterations, with the distance to the nearest multiple of c as a share of
+    half a cycle, d = 2 min(i mod c, -i mod c) / c:
+
+        rate(i) = low * (1 - d) + high * d
+
+    Weights are best collected where the rate is low. That is at multiples of the cycle with `start="low"`,
+    which every collector here takes by default.
+
     Args:
         cycle: Iterations in one cycle (the paper's c).
         low: The smallest rate (alpha1).
         high: The largest rate (alpha2).
         start: "low" has `low` at every multiple of the cycle, as in the paper;
             "high" has `high` there and `low` at mid-cycle, as in FGE's program.
+
+    References:
+        Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017.
+        Guo, Jin, Liu, "PFGE: Parsimonious Fast Geometric Ensembling of DNNs", ICIC 2023, Figure 1.
+
+    Example:
+        >>> from pfge.schedules import Triangular
+        >>> schedule = Triangular(cycle=4, low=1.0, high=3.0)
+        >>> [schedule(i) for i in range(1, 9)]
+        [2.0, 3.0, 2.0, 1.0, 2.0, 3.0, 2.0, 1.0]
     """
 
     cycle: int
@@ -68,12 +104,26 @@ class Triangular:
 class CosineRestarts:
     """A rate that falls along half a cosine and jumps back, for snapshot ensembles.
 
-    It starts near `high` and reaches `low` exactly at every multiple of the cycle.
+    At iteration i, the j-th of its cycle of c iterations, j = (i - 1) mod c + 1:
+
+        rate(i) = low + (high - low) * (1 + cos(pi * j / c)) / 2
+
+    It reaches `low` exactly at every multiple of the cycle, where `FGE(cycle)` takes a snapshot.
 
     Args:
         cycle: Iterations in one cycle.
-        low: The smallest rate.
+        low: The rate at the end of each cycle.
         high: The rate that each cycle falls from.
+
+    References:
+        Loshchilov, Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", ICLR 2017.
+        Huang et al., "Snapshot Ensembles: Train 1, Get M for Free", ICLR 2017.
+
+    Example:
+        >>> from pfge.schedules import CosineRestarts
+        >>> schedule = CosineRestarts(cycle=4, low=0.0, high=2.0)
+        >>> [round(schedule(i), 3) for i in range(1, 7)]
+        [1.707, 1.0, 0.293, 0.0, 1.707, 1.0]
     """
 
     cycle: int
@@ -93,7 +143,21 @@ class CosineRestarts:
 
 @dataclass(frozen=True)
 class LinearDecay:
-    """A rate that goes linearly from `first` to `last` over `iterations`, and stays there."""
+    """A rate that goes linearly from `first` to `last`, and stays there.
+
+        rate(i) = first + (last - first) * min(i / iterations, 1)
+
+    Args:
+        iterations: How many it takes to reach `last`.
+        first: The rate before the first iteration.
+        last: The rate from iteration `iterations` on. It may be the larger one.
+
+    Example:
+        >>> from pfge.schedules import LinearDecay
+        >>> schedule = LinearDecay(iterations=4, first=1.0, last=0.0)
+        >>> [schedule(i) for i in range(1, 7)]
+        [0.75, 0.5, 0.25, 0.0, 0.0, 0.0]
+    """
 
     iterations: int
     first: float
@@ -116,7 +180,13 @@ class Joined:
     """Schedules one after another, each counting its own iterations from 1.
 
     Args:
-        parts: Pairs of a schedule and how many iterations it lasts; the last one goes on for ever.
+        parts: Pairs of a schedule and how many iterations it lasts. The last schedule does not end.
+
+    Example:
+        >>> from pfge.schedules import Constant, Joined, LinearDecay
+        >>> schedule = Joined(((Constant(1.0), 2), (LinearDecay(2, first=1.0, last=0.5), 2)))
+        >>> [schedule(i) for i in range(1, 6)]
+        [1.0, 1.0, 0.75, 0.5, 0.5]
     """
 
     parts: tuple[tuple[Schedule, int], ...]
@@ -138,7 +208,22 @@ class Joined:
 
 
 def pretraining_schedule(iterations: int, rate: float) -> Joined:
-    """Return the paper's recipe for w0: constant for a half, then linear to 0.01 of it at 90 %."""
+    """Return the paper's schedule for w0: constant for a half, then linear to 0.01 of the rate at 90 %.
+
+    Args:
+        iterations: Of the whole pretraining.
+        rate: Of its first half.
+
+    References:
+        Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018.
+        Guo, Jin, Liu, "PFGE: Parsimonious Fast Geometric Ensembling of DNNs", ICIC 2023.
+
+    Example:
+        >>> from pfge.schedules import pretraining_schedule
+        >>> schedule = pretraining_schedule(iterations=10, rate=1.0)
+        >>> [round(schedule(i), 4) for i in range(4, 11)]
+        [1.0, 1.0, 0.7525, 0.505, 0.2575, 0.01, 0.01]
+    """
     half = iterations // 2
     decay = max(iterations * 9 // 10 - half, 1)
     return Joined(((Constant(rate), half), (LinearDecay(decay, rate, 0.01 * rate), decay)))

@@ -17,21 +17,37 @@ Batch = TypeVar("Batch")
 
 
 class Trajectory:
-    """A training run as seen around each `optimizer.step()`; the loop is somebody else's.
+    """One path of training, as seen around each `optimizer.step()` of a loop that is the user's.
 
     Call `before_update()` before and `after_update()` after every `optimizer.step()`. The start
     point is the model's weights at the first `before_update()`. A step that never happened, as when
-    `GradScaler` finds infinite gradients, does not count.
+    `GradScaler` finds infinite gradients, does not count. `follow` is the loop for those who have none.
 
     Args:
         model: The model in training; DDP and torch.compile wrappers are looked through.
         optimizer: Any torch optimizer. Its groups keep the ratios of their rates; the schedule
             gives the largest.
         schedule: The learning rate for each iteration, or None to leave the rates alone.
-        collectors: Who watches; at most one of them may steer.
+        collectors: What watches the weights; at most one collector may steer.
 
     Attributes:
         iteration: Updates so far.
+
+    Example:
+        >>> import torch, pfge
+        >>> model = torch.nn.Linear(1, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+        >>> schedule = pfge.Triangular(cycle=2, low=0.1, high=0.3)
+        >>> collector = pfge.PFGE(cycle=2, period=4)
+        >>> trajectory = pfge.Trajectory(model, optimizer, schedule, [collector, swa := pfge.SWA(cycle=2)])
+        >>> for _ in range(8):
+        ...     optimizer.zero_grad()
+        ...     model(torch.ones(4, 1)).square().mean().backward()
+        ...     trajectory.before_update()  # sets the learning rate
+        ...     optimizer.step()
+        ...     trajectory.after_update()  # averages, records, restarts
+        >>> trajectory.iteration, collector.iterations, swa.iterations
+        (8, [4, 8], [8])
     """
 
     def __init__(
@@ -92,8 +108,8 @@ class Trajectory:
     def state_dict(self) -> dict[str, Any]:
         """Return all that resuming needs: weights, optimizer, iteration, collectors; live tensors.
 
-        `save_checkpoint` writes it. The random numbers of the loop and the order of its data are the
-        loop's own to keep.
+        `save_checkpoint` writes it. The random state of the loop and the order of its data are not in it:
+        the loop must keep them itself.
         """
         return {
             "iteration": self.iteration,
@@ -159,15 +175,32 @@ def follow(
     on_update: Callable[[int, Tensor], None] | None = None,
     backward: Callable[[Tensor], object] = Tensor.backward,
 ) -> None:
-    """Train for a number of updates more.
+    """Train for a number of further updates: forward, backward, step, for one batch after another.
 
     Args:
-        trajectory: The path to go on with.
+        trajectory: The path to continue.
         batches: Read again from its start as often as needed, as a DataLoader or a list can be.
-        loss: Returns the scalar to minimise from the model and a batch.
+        loss: Returns the scalar to minimize from the model and a batch.
         iterations: How many updates to make.
         on_update: Called after each update with its iteration and its loss, still a tensor.
-        backward: Computes the gradients, for engines that have their own way.
+        backward: Computes the gradients from the loss, for engines that do so in their own way.
+
+    Raises:
+        ValueError: `batches` is an iterator that ended before the last iteration.
+
+    Example:
+        >>> import torch, pfge
+        >>> model = torch.nn.Linear(1, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters())
+        >>> collector = pfge.FGE(cycle=2)
+        >>> trajectory = pfge.Trajectory(model, optimizer, pfge.Constant(0.1), [collector])
+        >>> batches = [(torch.ones(4, 1), torch.zeros(4, 1))]
+        >>> def loss(model, batch):
+        ...     inputs, targets = batch
+        ...     return torch.nn.functional.mse_loss(model(inputs), targets)
+        >>> pfge.follow(trajectory, batches, loss, iterations=6)
+        >>> collector.iterations
+        [2, 4, 6]
     """
     if trajectory.iteration == 0:
         _warn_of_unused(trajectory, iterations)

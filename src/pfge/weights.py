@@ -1,4 +1,15 @@
-"""A point in weight space: view, copy, load, average, interpolate, measure."""
+"""A point in weight space: view, copy, load, average, interpolate, measure.
+
+`Weights` are a dict of tensors by name: parameters and persistent buffers, as in a state dict, with the names
+that a model has outside of DDP and torch.compile. A tensor with two names, as tied ones have, appears once.
+
+Example:
+    >>> import torch
+    >>> from pfge.weights import Weights, view_weights
+    >>> weights: Weights = view_weights(torch.nn.Linear(3, 2))
+    >>> {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    {'weight': (2, 3), 'bias': (2,)}
+"""
 
 from collections.abc import Collection, Iterator
 from math import hypot
@@ -36,7 +47,19 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def view_weights(model: nn.Module) -> Weights:
-    """Return the live tensors of a model: writing to them changes the model."""
+    """Return the live tensors of a model: writing to them changes the model.
+
+    Args:
+        model: DDP, DataParallel and torch.compile wrappers are looked through.
+
+    Example:
+        >>> import torch
+        >>> from pfge.weights import view_weights
+        >>> model = torch.nn.Linear(1, 2, bias=False)
+        >>> _ = view_weights(model)["weight"].fill_(3.0)
+        >>> model.weight.tolist()
+        [[3.0], [3.0]]
+    """
     return {name: tensor.detach() for name, tensor, _ in _named_tensors(model)}
 
 
@@ -46,13 +69,40 @@ def buffer_names(model: nn.Module) -> frozenset[str]:
 
 
 def trained_names(model: nn.Module) -> frozenset[str]:
-    """Return the canonical names of the floating-point parameters that require gradients."""
+    """Return the canonical names of the floating-point parameters that require gradients.
+
+    Args:
+        model: DDP, DataParallel and torch.compile wrappers are looked through.
+
+    Example:
+        >>> import torch
+        >>> from pfge.weights import trained_names
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+        >>> _ = model[1].requires_grad_(False)
+        >>> sorted(trained_names(model))
+        ['0.bias', '0.weight']
+    """
     named = unwrap(model).named_parameters()
     return frozenset(canonical_name(name) for name, p in named if p.requires_grad and is_averaged(p))
 
 
 def copy_weights(weights: Weights, device: torch.device | str | None = None) -> Weights:
-    """Return an independent copy, on another device if one is given."""
+    """Return an independent copy.
+
+    Args:
+        weights: What to copy.
+        device: Where the copy goes; where each tensor is if None.
+
+    Example:
+        >>> import torch
+        >>> from pfge.weights import copy_weights, view_weights
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> _ = torch.nn.init.ones_(model.weight)
+        >>> kept = copy_weights(view_weights(model))
+        >>> _ = torch.nn.init.zeros_(model.weight)
+        >>> kept["weight"].tolist()
+        [[1.0]]
+    """
     # contiguous_format: members are written to disk as they are, and a file has one layout.
     return {
         name: tensor.detach().to(device=device or tensor.device, copy=True).contiguous()
@@ -63,8 +113,24 @@ def copy_weights(weights: Weights, device: torch.device | str | None = None) -> 
 def load_weights(model: nn.Module, weights: Weights) -> None:
     """Copy weights into a model in place, after checking that every name and shape fits.
 
+    Args:
+        model: DDP, DataParallel and torch.compile wrappers are looked through.
+        weights: For example one member of a collector.
+
     Raises:
         ValueError: The model and the weights differ; the model is left as it was.
+
+    Example:
+        The mean of a `SWA` or `EMA` collector as a model of its own:
+
+        >>> import torch, pfge
+        >>> collector = pfge.SWA(cycle=1)
+        >>> collector.begin({"weight": torch.zeros(1, 2)})
+        >>> collector.observe(1, {"weight": torch.ones(1, 2)})
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> pfge.load_weights(model, collector.members()[0])
+        >>> model.weight.tolist()
+        [[0.5, 0.5]]
     """
     live = view_weights(model)
     require_same_layout(live, weights, "the model", "the weights")
@@ -86,6 +152,8 @@ def accumulator(weights: Weights) -> Weights:
 def average_into(mean: Weights, new: Weights, count: int, copied: Collection[str] = ()) -> None:
     """Fold new weights into the mean of `count` others, in place.
 
+        mean = mean + (new - mean) / (count + 1)
+
     Integer and boolean tensors, and those named in `copied`, take the new value.
 
     Args:
@@ -93,6 +161,14 @@ def average_into(mean: Weights, new: Weights, count: int, copied: Collection[str
         new: The weights that join it.
         count: How many weights the mean holds already; 0 replaces it.
         copied: Names of tensors whose mean would mean nothing.
+
+    Example:
+        >>> import torch
+        >>> from pfge.weights import average_into
+        >>> mean = {"w": torch.tensor(2.0), "steps": torch.tensor(20)}
+        >>> average_into(mean, {"w": torch.tensor(5.0), "steps": torch.tensor(30)}, count=2)
+        >>> mean
+        {'w': tensor(3.), 'steps': tensor(30)}
     """
     move_towards(mean, new, 1 / (count + 1), copied)
 
@@ -121,7 +197,24 @@ def in_memory_order_of(like: Tensor, tensor: Tensor) -> Tensor:
 def interpolate(start: Weights, end: Weights, t: float) -> Weights:
     """Return the point at t on the straight line: start at 0 and end at 1, both bit for bit.
 
+        point = (1 - t) * start + t * end
+
     Tensors that cannot be averaged are those of the nearer end.
+
+    Args:
+        start: The weights at t = 0.
+        end: The weights at t = 1.
+        t: Any number; outside of 0 to 1 the line goes on beyond the ends.
+
+    References:
+        Goodfellow, Vinyals, Saxe, "Qualitatively Characterizing Neural Network Optimization Problems",
+        ICLR 2015.
+
+    Example:
+        >>> import torch
+        >>> from pfge.weights import interpolate
+        >>> interpolate({"w": torch.tensor(0.0)}, {"w": torch.tensor(8.0)}, t=0.25)
+        {'w': tensor(2.)}
     """
     require_same_layout(start, end, "the start", "the end")
     if t in (0, 1):  # a rounding dtype would lose the exact end
@@ -136,7 +229,19 @@ def interpolate(start: Weights, end: Weights, t: float) -> Weights:
 
 
 def distance(start: Weights, end: Weights) -> float:
-    """Return the Euclidean distance over all floating-point tensors, summed in float64."""
+    """Return the Euclidean distance over all floating-point tensors, summed in float64.
+
+    Args:
+        start: One point.
+        end: The other.
+
+    Example:
+        >>> import torch
+        >>> from pfge.weights import distance
+        >>> origin = {"w": torch.zeros(1), "b": torch.zeros(1)}
+        >>> distance(origin, {"w": torch.tensor([3.0]), "b": torch.tensor([4.0])})
+        5.0
+    """
     require_same_layout(start, end, "the start", "the end")
     parts = [_norm_of_difference(tensor, end[name]) for name, tensor in start.items() if is_averaged(tensor)]
     return hypot(*parts)
@@ -149,7 +254,8 @@ def count_bytes(weights: Weights) -> int:
 
 def describe_weights(weights: Weights) -> str:
     """Return a few words in place of the numbers, for the `repr` of what holds weights."""
-    return f"<weights of {sum(tensor.numel() for tensor in weights.values()):,} numbers>"
+    count = sum(tensor.numel() for tensor in weights.values())
+    return f"<weights of {count:,} number{'' if count == 1 else 's'}>"
 
 
 def is_averaged(tensor: Tensor) -> bool:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from pfge.metrics import (
     Scores,
-    StreamingScores,
     accuracy,
     area_under_risk_coverage,
     brier_score,
@@ -25,6 +24,7 @@ from pfge.metrics import (
     predictive_entropy,
     score_examples,
 )
+from pfge.metrics.scores import StreamingScores
 
 SOURCE = Path(__file__).parents[2] / "src"
 SAME: list[tuple[Callable[[Scores], float], Callable[[Tensor, Tensor], float]]] = [
@@ -45,7 +45,7 @@ import sys
 import torch
 from safetensors.torch import load_file, save_file
 from torch import distributed
-from pfge import StreamingScores
+from pfge.metrics.scores import StreamingScores
 rank, folder = int(sys.argv[1]), sys.argv[2]
 distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
 given = load_file(f"{folder}/given.safetensors")

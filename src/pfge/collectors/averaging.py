@@ -13,10 +13,25 @@ from pfge.weights import Weights, accumulator, average_into, copy_weights, move_
 class RunningMean:
     """A mean that weights join one by one; the one copy of the weights that averaging needs.
 
+    The mean m of n points takes one more, w, by m = m + (w - m) / (n + 1), in float32 at least: in bfloat16,
+    with 8 bits of precision, the change would soon round to nothing.
+
     Args:
         start: Weights that give the names, shapes and types.
         counted: Whether `start` is the first to be averaged or only gives the layout.
         copied: Names that take the latest value instead of the mean.
+
+    Attributes:
+        count: How many points the mean has.
+
+    Example:
+        >>> import torch
+        >>> from pfge.collectors import RunningMean
+        >>> mean = RunningMean({"w": torch.tensor(0.0)}, counted=True)
+        >>> mean.add({"w": torch.tensor(3.0)})
+        >>> mean.add({"w": torch.tensor(6.0)})
+        >>> mean.weights(), mean.count
+        ({'w': tensor(3.)}, 3)
     """
 
     def __init__(self, start: Weights, *, counted: bool, copied: Collection[str] = ()):
@@ -66,8 +81,34 @@ class RunningMean:
 class OneMean(Collector):
     """A collector whose only member is one mean of the weights.
 
+    A subclass says when weights are due and how they join the mean; beginning, members and resuming are here.
+
     Args:
         average_start: Whether the start point counts in the mean.
+
+    Example:
+        An average in which later points count more: the newest of t points has the share 2 / (t + 1), as in
+        the polynomial-decay averaging of Shamir and Zhang (ICML 2013).
+
+        >>> import torch
+        >>> from pfge.collectors import OneMean
+        >>> class PolynomialAverage(OneMean):
+        ...     def __init__(self, every):
+        ...         super().__init__(average_start=False)
+        ...         self.every = every
+        ...
+        ...     def due(self, iteration):
+        ...         return iteration % self.every == 0
+        ...
+        ...     def update(self, mean, weights):
+        ...         points = mean.count + 1
+        ...         mean.decay(weights, kept=1 - 2 / (points + 1))
+        >>> collector = PolynomialAverage(every=1)
+        >>> collector.begin({"w": torch.tensor(9.0)})
+        >>> collector.observe(1, {"w": torch.tensor(3.0)})
+        >>> collector.observe(2, {"w": torch.tensor(6.0)})
+        >>> collector, collector.members()
+        (PolynomialAverage(every=1), [{'w': tensor(5.)}])
     """
 
     def __init__(self, *, average_start: bool):

@@ -11,7 +11,27 @@ from pfge.weights import Weights, describe_weights, find_non_finite
 
 @dataclass(frozen=True)
 class Restart:
-    """A collector's request that the trajectory go on from other weights."""
+    """A collector's request that the trajectory go on from other weights.
+
+    A collector returns it from `take`; the trajectory copies the weights into the model and, if the momentum
+    is to be cleared, drops the optimizer's state of every parameter, as a new optimizer would have none.
+
+    Args:
+        weights: Where to go on.
+        clear_momentum: Whether the optimizer forgets the path so far.
+
+    Example:
+        >>> import torch
+        >>> from pfge import PFGE
+        >>> collector = PFGE(cycle=1, period=2)
+        >>> collector.begin({"w": torch.tensor(0.0)})
+        >>> collector.observe(1, {"w": torch.tensor(2.0)})
+        >>> restart = collector.observe(2, {"w": torch.tensor(4.0)})
+        >>> restart
+        Restart(<weights of 1 number>, clear_momentum=True)
+        >>> restart.weights["w"].item()
+        2.0
+    """
 
     weights: Weights
     clear_momentum: bool = True

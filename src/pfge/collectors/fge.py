@@ -10,14 +10,30 @@ from pfge.weights import Weights
 
 
 class FGE(Collector):
-    """Keeps the weights at the end of every cycle, each as a member.
+    """Keep the weights at the end of every cycle, each as a member: w_c, w_2c, w_3c, ...
 
-    With a `CosineRestarts` schedule these are the snapshots of a snapshot ensemble.
+    With a `CosineRestarts` schedule these are the snapshots of a snapshot ensemble. The start point is not a
+    member.
 
     Args:
         cycle: Iterations between two members (the paper's c).
         phase: Where in the cycle they lie: at iterations i with i mod cycle = phase.
         store: A folder that takes the members as they are made; main memory if None.
+
+    References:
+        Garipov et al., "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", NeurIPS 2018.
+        Huang et al., "Snapshot Ensembles: Train 1, Get M for Free", ICLR 2017.
+        Guo, Jin, Liu, "PFGE: Parsimonious Fast Geometric Ensembling of DNNs", ICIC 2023, Algorithm 2.
+
+    Example:
+        >>> import torch
+        >>> from pfge import FGE
+        >>> collector = FGE(cycle=2)
+        >>> collector.begin({"w": torch.tensor(0.0)})
+        >>> for iteration in range(1, 5):
+        ...     collector.observe(iteration, {"w": torch.tensor(3.0 * iteration)})
+        >>> collector.members(), collector.iterations
+        ([{'w': tensor(6.)}, {'w': tensor(12.)}], [2, 4])
     """
 
     def __init__(self, cycle: int, *, phase: int = 0, store: Store | str | Path | None = None):

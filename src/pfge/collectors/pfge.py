@@ -12,7 +12,15 @@ from pfge.weights import Weights
 
 
 class PFGE(Collector):
-    """Runs SWA procedures one after another: each period's mean is a member and the next start.
+    """Run SWA one period after another: each period's mean is a member and the next start.
+
+    Iterations j of a period are counted from its start w_0, which is the last member. A member is the mean
+    of the period's start and of the weights at the end of each of its P / c cycles:
+
+        member = (w_0 + w_c + w_2c + ... + w_P) / (P / c + 1)
+
+    The member replaces the model's weights, so this collector steers: the path goes on from the average.
+    One copy of the weights is kept while training, and each member as it is made.
 
     Args:
         cycle: Iterations between two averaged points (the paper's c).
@@ -22,6 +30,23 @@ class PFGE(Collector):
         average_start: Whether each period's start counts once in its mean, as in the paper.
         clear_momentum: Whether the optimizer's state is dropped at each restart.
         store: A folder that takes the members as they are made; main memory if None.
+
+    References:
+        Guo, Jin, Liu, "PFGE: Parsimonious Fast Geometric Ensembling of DNNs", ICIC 2023, Algorithm 3.
+
+    Example:
+        The mean of the start 0 and of the points 6 and 12, at the ends of two cycles:
+
+        >>> import torch
+        >>> from pfge import PFGE
+        >>> collector = PFGE(cycle=2, period=4)
+        >>> collector.begin({"w": torch.tensor(0.0)})
+        >>> for iteration in range(1, 5):
+        ...     restart = collector.observe(iteration, {"w": torch.tensor(3.0 * iteration)})
+        >>> collector.members(), collector.iterations
+        ([{'w': tensor(6.)}], [4])
+        >>> restart.weights["w"]
+        tensor(6.)
     """
 
     steers: ClassVar[bool] = True
@@ -48,7 +73,20 @@ class PFGE(Collector):
 
     @classmethod
     def reference(cls, cycle: int, period: int, *, store: Store | str | Path | None = None) -> "PFGE":
-        """Return the rule of the authors' program; use it with `Triangular(..., start="high")`."""
+        """Return the rule of the authors' program; use it with `Triangular(..., start="high")`.
+
+        Weights are taken at mid-cycle, where that schedule is low, and a period's start is not averaged.
+
+        Args:
+            cycle: Iterations between two averaged points.
+            period: Iterations between two members.
+            store: A folder that takes the members as they are made; main memory if None.
+
+        Example:
+            >>> from pfge import PFGE
+            >>> PFGE.reference(cycle=4, period=8)
+            PFGE(cycle=4, period=8, phase=2, average_start=False, clear_momentum=True)
+        """
         return cls(cycle, period, phase=cycle // 2, average_start=False, clear_momentum=True, store=store)
 
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:

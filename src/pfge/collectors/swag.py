@@ -16,13 +16,16 @@ USUAL_VAR_CLAMP = 1e-30
 
 
 class SWAG(Collector):
-    """Fits a Gaussian to the weights at the end of every cycle; its samples are the members.
+    """Fit a Gaussian to the weights at the end of every cycle; its samples are the members.
 
-    With n points w_i, their mean m and the mean m_i of the first i, a sample has mean m and
-    covariance scale * (diag(v) + D D^T / (k - 1)), where v is the variance of the points and the
-    k columns of D are the deviations w_i - m_i of the last k = min(n, rank) points. It holds
-    rank + 2 copies of the weights, the deviations in main memory. Buffers are not random: they
-    have the latest value.
+    With n points w_i, their mean m and the mean m_i of the first i, a sample has
+
+        mean        m
+        covariance  scale * (diag(v) + D D^T / (k - 1))
+
+    where v is the variance of the points and the k columns of D are the deviations w_i - m_i of the last
+    k = min(n, rank) points. It holds rank + 2 copies of the weights, the deviations in main memory. Buffers
+    are not random: they have the latest value.
 
     Args:
         cycle: Iterations between two points.
@@ -32,6 +35,21 @@ class SWAG(Collector):
         scale: The factor of the whole covariance; 0.5 is the published choice.
         var_clamp: The smallest variance of one weight.
         seed: Sample k is a function of (seed, k) and the Gaussian alone.
+
+    References:
+        Maddox et al., "A Simple Baseline for Bayesian Uncertainty in Deep Learning", NeurIPS 2019.
+
+    Example:
+        Without any spread, each sample is the mean of the points 1 and 3. The start does not count:
+
+        >>> import torch
+        >>> from pfge import SWAG
+        >>> collector = SWAG(cycle=1, samples=2, scale=0.0)
+        >>> collector.begin({"w": torch.tensor(9.0)})
+        >>> collector.observe(1, {"w": torch.tensor(1.0)})
+        >>> collector.observe(2, {"w": torch.tensor(3.0)})
+        >>> list(collector.members())
+        [{'w': tensor(2.)}, {'w': tensor(2.)}]
     """
 
     def __init__(

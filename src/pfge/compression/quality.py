@@ -14,7 +14,17 @@ from pfge.metrics.uncertainty import kl_divergence
 
 @dataclass(frozen=True)
 class Quality:
-    """How compressed predictions differ: KL(original || compressed), and NLL if there are targets."""
+    """How compressed predictions differ from the original's.
+
+    Attributes:
+        kl: KL(original || compressed) in nats, the mean over examples.
+        nll_increase: The change of the negative log-likelihood; None without targets.
+
+    Example:
+        >>> from pfge.compression import Quality
+        >>> Quality(kl=0.0005, nll_increase=-0.0002)
+        Quality(kl=0.0005, nll_increase=-0.0002)
+    """
 
     kl: float
     nll_increase: float | None

@@ -13,6 +13,11 @@ class Bits:
     Args:
         delta: Bits for each number that a member adds to the base, from 1 to 8; without a base, also 16
             (float16). A mapping gives the width of each tensor by its name.
+
+    Example:
+        >>> from pfge import Bits
+        >>> Bits(3), Bits({"0.weight": 2, "3.weight": 4})
+        (Bits(delta=3), Bits(delta={'0.weight': 2, '3.weight': 4}))
     """
 
     delta: int | Mapping[str, int] = 3
@@ -24,6 +29,13 @@ class Budget:
 
     Args:
         bytes: The most bytes for the tensors. Saved files add some 70 bytes a tensor.
+
+    Example:
+        >>> import torch, pfge
+        >>> members = [{"weight": torch.full((4, 64), 1 + k / 100)} for k in range(4)]
+        >>> ensemble = pfge.Ensemble(members, lambda: torch.nn.Linear(64, 4, bias=False))
+        >>> pfge.compress(ensemble, pfge.Budget(600)).nbytes  # 2 bits for each number of each member
+        552
     """
 
     bytes: int
@@ -37,6 +49,12 @@ class MaxLoss:
         kl: The most that predictions may differ from the original's: KL(original || compressed) in nats,
             the mean over validation examples.
         nll_increase: The most that the negative log-likelihood of validation targets may increase.
+
+    Example:
+        >>> from pfge import MaxLoss
+        >>> from pfge.compression import Quality
+        >>> MaxLoss(kl=0.001).allows(Quality(kl=0.0005, nll_increase=None))
+        True
     """
 
     kl: float | None = None

@@ -14,8 +14,13 @@ from pfge.weights import Weights, copy_weights, describe_weights, is_averaged, r
 class Curve(ABC):
     """A path from a start to an end that is pulled by the bends between them.
 
+    A point of the curve is a weighted sum of the start, the bends and the end, w_0, w_1, ..., w_n:
+
+        w(t) = sum over k of coefficients(t)[k] * w_k,    0 <= t <= 1
+
     The bends begin on the straight line, at equal distances, so that an untrained curve is that line.
     Without bends it stays the line. Tensors that are not on the curve are those of the nearer end.
+    A curve of your own is a subclass with its own `coefficients`.
 
     Args:
         start: The weights at t = 0; copied.
@@ -27,6 +32,22 @@ class Curve(ABC):
     Attributes:
         names: The tensors on the curve.
         bends: Each bend's tensors by name, in float32 at least; give `parameters()` to an optimizer.
+
+    References:
+        Garipov et al., "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", NeurIPS 2018.
+
+    Example:
+        A straight line that is slow at both ends:
+
+        >>> import torch
+        >>> from pfge.connectivity import Curve
+        >>> class SmoothLine(Curve):
+        ...     def coefficients(self, t):
+        ...         share = t * t * (3 - 2 * t)
+        ...         return [1 - share, share]
+        >>> line = SmoothLine({"w": torch.tensor(0.0)}, {"w": torch.tensor(8.0)}, bends=0)
+        >>> [line.at(t)["w"].item() for t in (0, 0.25, 0.5, 1)]
+        [0.0, 1.25, 4.0, 8.0]
     """
 
     def __init__(
@@ -123,7 +144,27 @@ class Curve(ABC):
 
 
 class Bezier(Curve):
-    """A smooth curve that bends towards its bends without passing through them; see `Curve`."""
+    """A smooth curve that bends towards its bends without passing through them; see `Curve`.
+
+    With n - 1 bends, w_1 to w_(n-1), the coefficients are the Bernstein polynomials:
+
+        w(t) = sum over k from 0 to n of binomial(n, k) * t^k * (1 - t)^(n - k) * w_k
+
+    With one bend that is (1 - t)^2 * start + 2 t (1 - t) * bend + t^2 * end, as in the paper.
+
+    References:
+        Garipov et al., "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", NeurIPS 2018.
+
+    Example:
+        >>> import torch
+        >>> from pfge.connectivity import Bezier
+        >>> curve = Bezier({"w": torch.tensor(0.0)}, {"w": torch.tensor(4.0)})
+        >>> curve.at(0.5)["w"].item()  # the bend begins on the straight line
+        2.0
+        >>> _ = curve.bends[0]["w"].data.fill_(6.0)
+        >>> curve.at(0.5)["w"].item()  # 0 / 4 + 6 / 2 + 4 / 4
+        4.0
+    """
 
     def coefficients(self, t: float) -> list[float]:
         """Return the Bernstein polynomials at t."""
@@ -132,7 +173,23 @@ class Bezier(Curve):
 
 
 class PolygonalChain(Curve):
-    """Straight pieces from bend to bend, each as long in t as the others; see `Curve`."""
+    """Straight pieces from bend to bend, each as long in t as the others; see `Curve`.
+
+    With n - 1 bends there are n pieces; on the piece from w_k to w_(k+1), where k <= n t <= k + 1:
+
+        w(t) = (k + 1 - n t) * w_k + (n t - k) * w_(k+1)
+
+    References:
+        Garipov et al., "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", NeurIPS 2018.
+
+    Example:
+        >>> import torch
+        >>> from pfge.connectivity import PolygonalChain
+        >>> curve = PolygonalChain({"w": torch.tensor(0.0)}, {"w": torch.tensor(4.0)})
+        >>> _ = curve.bends[0]["w"].data.fill_(6.0)
+        >>> [curve.at(t)["w"].item() for t in (0, 0.25, 0.5, 0.75, 1)]
+        [0.0, 3.0, 6.0, 5.0, 4.0]
+    """
 
     def coefficients(self, t: float) -> list[float]:
         """Return the shares of the two points that t is between."""

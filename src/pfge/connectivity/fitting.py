@@ -30,7 +30,11 @@ def fit_curve(
     after: int = 0,
     on_update: Callable[[int, Tensor], None] | None = None,
 ) -> None:
-    """Minimise the expected loss at a random point of the curve, one point a batch.
+    """Minimize the expected loss at a random point of the curve, one point a batch.
+
+    With weights w(t) on the curve, the loss L of a batch, and the weight decay a, the bends minimize
+
+        E[L(w(t)) + a / 2 * |w(t)|^2],    t uniform from 0 to 1
 
     The model is in training mode meanwhile, and is left exactly as it was; its own weights play no part.
 
@@ -39,7 +43,7 @@ def fit_curve(
             memory order.
         model: Of the architecture that the ends belong to.
         batches: Read again from its start as often as needed, as a DataLoader or a list can be.
-        loss: Returns the scalar to minimise from the model and a batch.
+        loss: Returns the scalar to minimize from the model and a batch.
         optimizer: One over `curve.parameters()`.
         iterations: How many updates to make.
         generator: Draws t for each of them, from 0 to 1; on the CPU.
@@ -51,6 +55,30 @@ def fit_curve(
 
     Raises:
         ValueError: The loss is not finite; the bends are those of the update before.
+
+    References:
+        Garipov et al., "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", NeurIPS 2018.
+
+    Example:
+        The loss is lowest on a circle. The straight line between two of its points crosses a barrier; a
+        fitted curve goes around it.
+
+        >>> import torch
+        >>> from pfge.connectivity import Bezier, fit_curve, mode_connectivity, trace_curve
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> def loss(model, batch):
+        ...     return (model.weight.square().sum() - 1) ** 2
+        >>> def barrier(curve):
+        ...     trace = trace_curve(curve, model, lambda model: {"loss": loss(model, None).item()}, points=5)
+        ...     return round(mode_connectivity(trace, "loss"), 2)
+        >>> curve = Bezier({"weight": torch.tensor([[1.0, 0.0]])}, {"weight": torch.tensor([[0.0, 1.0]])})
+        >>> barrier(curve)
+        -0.25
+        >>> optimizer = torch.optim.SGD(curve.parameters(), lr=0.5)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> fit_curve(curve, model, [None], loss, optimizer=optimizer, iterations=200, generator=generator)
+        >>> abs(barrier(curve)) < 0.01
+        True
     """
     _require_fitting(curve, model)
     endless = repeat_batches(batches)

@@ -9,12 +9,33 @@ from pfge.weights import Weights, describe_weights, is_averaged, require_same_la
 
 
 class Plane:
-    """The plane through three points, the first at (0, 0) and the second on the first axis (Gram-Schmidt).
+    """The plane through three points, the first at (0, 0) and the second on the first axis.
+
+    The axes are orthonormal (Gram-Schmidt): with u = w_2 - w_1 and v = w_3 - w_1,
+
+        e_1 = u / |u|,    e_2 = (v - (v . e_1) e_1) / |v - (v . e_1) e_1|
+
+    so that distances on the plane are those in weight space.
 
     Args:
         points: Three points that are not on one line.
         trained: Names of the tensors that count, as `trained_names(model)` gives them; None is every
             floating-point tensor. Others are those of the first point, on the whole plane.
+
+    References:
+        Garipov et al., "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", NeurIPS 2018.
+
+    Example:
+        >>> import torch
+        >>> from pfge.connectivity import Plane
+        >>> points = [{"w": torch.tensor(w)} for w in ([1.0, 0.0, 0.0], [3.0, 0.0, 0.0], [2.0, 1.0, 0.0])]
+        >>> plane = Plane(tuple(points))
+        >>> [plane.coordinates(point) for point in points]
+        [(0.0, 0.0), (2.0, 0.0), (1.0, 1.0)]
+        >>> plane.at(1.0, 1.0)
+        {'w': tensor([2., 1., 0.])}
+        >>> plane.distance({"w": torch.tensor([2.0, 1.0, 5.0])})
+        5.0
     """
 
     def __init__(self, points: tuple[Weights, Weights, Weights], *, trained: Collection[str] | None = None):

@@ -19,7 +19,19 @@ from pfge.weights import find_non_finite, require_same_layout, view_weights
 
 @dataclass(frozen=True)
 class AlongCurve:
-    """The extremes and the mean of a quantity over the points of a trace."""
+    """The extremes and the mean of a quantity over the points of a trace.
+
+    Attributes:
+        max: The largest value.
+        min: The smallest.
+        mean: Over the points.
+
+    Example:
+        >>> from pfge.connectivity import CurveTrace
+        >>> trace = CurveTrace(t=(0.0, 0.5, 1.0), values={"loss": (1.0, 4.0, 1.0)}, squared_norms=(1, 1, 1))
+        >>> trace.statistics("loss")
+        AlongCurve(max=4.0, min=1.0, mean=2.0)
+    """
 
     max: float
     min: float
@@ -34,6 +46,14 @@ class CurveTrace:
         t: Where the points are, from 0 to 1.
         values: Each quantity at each point, by its name.
         squared_norms: The squared norm of the tensors on the curve at each point.
+
+    Example:
+        >>> from pfge.connectivity import CurveTrace
+        >>> trace = CurveTrace(t=(0.0, 1.0), values={"loss": (1.0, 2.0)}, squared_norms=(4.0, 8.0))
+        >>> trace.of("loss")
+        (1.0, 2.0)
+        >>> trace.with_penalty("loss", weight_decay=0.5).of("loss")
+        [2.0, 4.0]
     """
 
     t: Sequence[float]
@@ -61,12 +81,26 @@ class CurveTrace:
 def mode_connectivity(trace: CurveTrace, quantity: str = "train_loss") -> float:
     """Return how the inside of a curve compares with its ends, where it differs most from them.
 
-    It is (L(0) + L(1)) / 2 - L(t) at the traced t where that is largest in size: below 0 there is a
-    barrier, near 0 the ends are connected, above 0 the inside is better than the ends.
+    It is, at the traced t where its absolute value is largest,
+
+        (L(0) + L(1)) / 2 - L(t)
+
+    Below 0 there is a barrier, near 0 the ends are connected, above 0 the inside is better than the ends.
 
     Args:
         trace: Of a curve that was fitted.
         quantity: L: a loss, or an error as in the measure's first definition.
+
+    References:
+        Yang et al., "Taxonomizing Local Versus Global Structure in Neural Network Loss Landscapes",
+        NeurIPS 2021.
+
+    Example:
+        >>> from pfge.connectivity import CurveTrace, mode_connectivity
+        >>> values = {"train_loss": (1.0, 4.0, 1.5, 2.0)}
+        >>> trace = CurveTrace(t=(0.0, 0.3, 0.7, 1.0), values=values, squared_norms=(1, 1, 1, 1))
+        >>> mode_connectivity(trace)  # (1 + 2) / 2 - 4: a barrier at t = 0.3
+        -2.5
     """
     values = trace.of(quantity)
     mean_of_ends = (values[0] + values[-1]) / 2
@@ -99,6 +133,15 @@ def trace_curve(
 
     Raises:
         ValueError: A quantity or the curve is not finite; the message names the point.
+
+    Example:
+        >>> import torch
+        >>> from pfge.connectivity import Bezier, trace_curve
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> line = Bezier({"weight": torch.tensor([[1.0]])}, {"weight": torch.tensor([[3.0]])}, bends=0)
+        >>> trace = trace_curve(line, model, lambda model: {"loss": model.weight.item() ** 2}, points=3)
+        >>> trace.t, trace.of("loss")
+        ([0.0, 0.5, 1.0], [1.0, 4.0, 9.0])
     """
     if points < 2:
         raise ValueError(f"points must be at least 2, the ends, got {points}")

@@ -10,7 +10,7 @@ from pfge.metrics.functional import (
     reliability,
 )
 from pfge.metrics.reliability import Reliability
-from pfge.metrics.scores import Scores, StreamingScores, score_examples
+from pfge.metrics.scores import Scores, score_examples
 from pfge.metrics.significance import (
     Difference,
     SeedDifference,
@@ -26,7 +26,6 @@ __all__ = [
     "Reliability",
     "Scores",
     "SeedDifference",
-    "StreamingScores",
     "accuracy",
     "area_under_risk_coverage",
     "brier_score",

@@ -16,6 +16,16 @@ class Reliability:
         count: The examples in each bin.
         confidence: The mean confidence in each bin, 0 if it is empty.
         accuracy: The share of right predictions in each bin, 0 if it is empty.
+
+    Example:
+        >>> from pfge.metrics import Reliability
+        >>> found = Reliability(
+        ...     lower=(0.0, 0.5), upper=(0.5, 1.0), count=(1, 3), confidence=(0.5, 0.75), accuracy=(0.0, 1.0)
+        ... )
+        >>> found.gaps
+        (0.5, 0.25)
+        >>> found.expected_calibration_error  # (1 * 0.5 + 3 * 0.25) / 4
+        0.3125
     """
 
     lower: tuple[float, ...]

@@ -20,6 +20,15 @@ class Scores:
         log_loss: -log p(target); a p below the smallest float32 counts as that.
         brier: The squared distance to the one-hot target, from 0 to 2.
         entropy: The entropy of the prediction, in nats.
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import score_examples
+        >>> scores = score_examples(torch.tensor([[0.75, 0.25], [0.375, 0.625]]), torch.tensor([0, 0]))
+        >>> scores.accuracy(), scores.expected_calibration_error()
+        (0.5, 0.4375)
+        >>> scores.take(torch.tensor([0])).accuracy()
+        1.0
     """
 
     confidence: Tensor
@@ -57,7 +66,7 @@ class Scores:
         return self.entropy.mean().item()
 
     def reliability(self, bins: int = 15, equal_mass: bool = False) -> Reliability:
-        """Return confidence and accuracy in bins; see `pfge.reliability`."""
+        """Return confidence and accuracy in bins; see `pfge.metrics.reliability`."""
         return bin_by_confidence(self.confidence, self.correct, bins, equal_mass)
 
     def expected_calibration_error(self, bins: int = 15, equal_mass: bool = False) -> float:
@@ -84,6 +93,13 @@ def score_examples(probabilities: Tensor, targets: Tensor) -> Scores:
     Args:
         probabilities: [N, C], each row summing to one.
         targets: The true class of each example, [N].
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import score_examples
+        >>> scores = score_examples(torch.tensor([[0.75, 0.25], [0.375, 0.625]]), torch.tensor([0, 0]))
+        >>> scores.confidence.tolist(), scores.correct.tolist(), scores.brier.tolist()
+        ([0.75, 0.625], [1.0, 0.0], [0.125, 0.78125])
     """
     require_targets(probabilities, targets)
     require_probabilities(probabilities)

@@ -32,6 +32,15 @@ class PackSettings:
             always has one step an output channel.
         small_bits: For tensors that are no matrices or filters: 32 for the tensor's own type, 16 for
             float16 where it holds what is in them.
+
+    Example:
+        >>> import torch, pfge
+        >>> from pfge.compression import PackSettings
+        >>> members = [{"weight": torch.full((4, 64), 1 + k / 100)} for k in range(4)]
+        >>> ensemble = pfge.Ensemble(members, lambda: torch.nn.Linear(64, 4, bias=False))
+        >>> alone = PackSettings(base_bits=None)  # each member by itself: 4 * (256 + 4 * 2) bytes
+        >>> pfge.compress(ensemble, pfge.Bits(8), settings=alone).nbytes
+        1056
     """
 
     base_bits: int | None = 8

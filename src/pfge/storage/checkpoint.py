@@ -20,6 +20,14 @@ def save_checkpoint(path: Path | str, state: Any) -> None:
         path: The file.
         state: Dicts (keys: strings or integers), lists and tuples of tensors, numbers, strings,
             booleans and None.
+
+    Example:
+        >>> import torch, pfge
+        >>> model = torch.nn.Linear(1, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters())
+        >>> trajectory = pfge.Trajectory(model, optimizer, None, [pfge.SWA(cycle=2)])
+        >>> pfge.save_checkpoint("run.checkpoint", trajectory.state_dict())
+        >>> trajectory.load_state_dict(pfge.load_checkpoint("run.checkpoint"))
     """
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, tensors, "state")
@@ -28,10 +36,19 @@ def save_checkpoint(path: Path | str, state: Any) -> None:
 
 
 def load_checkpoint(path: Path | str) -> Any:
-    """Read back what `save_checkpoint` wrote, bit for bit.
+    """Read back what `save_checkpoint` wrote, bit for bit; nothing in the file is executed.
+
+    Args:
+        path: The file.
 
     Raises:
         StorageError: The file is missing, damaged or not a checkpoint.
+
+    Example:
+        >>> import torch, pfge
+        >>> pfge.save_checkpoint("run.checkpoint", {"iteration": 3, "points": [torch.ones(2), None]})
+        >>> pfge.load_checkpoint("run.checkpoint")
+        {'iteration': 3, 'points': [tensor([1., 1.]), None]}
     """
     tensors, metadata = read_tensors(Path(path))
     if metadata.get("format") != FORMAT:

@@ -16,7 +16,18 @@ from pfge.weights import Weights
 
 
 class StorageError(ValueError):
-    """A file or folder that is missing, damaged or of another kind; the message names it."""
+    """A file or folder that is missing, damaged or of another kind; the message names it.
+
+    It is a `ValueError`. Files are read without executing anything in them, whoever wrote them.
+
+    Example:
+        >>> import pfge
+        >>> try:
+        ...     pfge.load_checkpoint("missing.checkpoint")
+        ... except pfge.StorageError as error:
+        ...     print(error)
+        missing.checkpoint is missing; check the path
+    """
 
 
 @contextmanager
