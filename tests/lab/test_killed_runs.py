@@ -88,7 +88,7 @@ def test_a_killed_command_ends_with_the_bytes_of_one_that_was_not(workplace: Pat
         (seed / "pretrain.checkpoint").exists,
         (seed / "fork.checkpoint").exists,
         (seed / "ensembles" / "SWAG").exists,
-        (seed / "pfge.storage.checkpoint").exists,
+        (seed / "pfge.checkpoint").exists,
     ]
     for reached in stages:
         kill_when(start(workplace, out), reached, delay=random_delay.uniform(0, 0.08))

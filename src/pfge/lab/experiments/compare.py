@@ -29,7 +29,7 @@ from pfge.trajectory import Trajectory
 from pfge.weights import Weights, load_weights
 
 SHARED = "shared.checkpoint"
-ALONE = "pfge.storage.checkpoint"
+ALONE = "pfge.checkpoint"
 FORK = "fork.checkpoint"
 SNAPSHOT = "snapshot.checkpoint"
 MEMBERS = "members"
