@@ -86,7 +86,7 @@ def test_a_killed_command_ends_with_the_bytes_of_one_that_was_not(workplace: Pat
     seed = out / "seed-1"
     stages = [
         (seed / "pretrain.checkpoint").exists,
-        (seed / "fork.checkpoint").exists,
+        (seed / "pfge-fork.checkpoint").exists,
         (seed / "ensembles" / "SWAG").exists,
         (seed / "pfge.checkpoint").exists,
     ]

@@ -21,7 +21,7 @@ def add_parser(commands: "SubParsers") -> None:
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
-        "--methods", nargs="+", default=["PFGE"], metavar="NAME", help="whose ensembles (default: PFGE)"
+        "--methods", nargs="+", default=[], metavar="NAME", help="whose ensembles (default: PFGE)"
     )
     add_setting_arguments(parser, "data.root=/data")
     add_trust_argument(parser)

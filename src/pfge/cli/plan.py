@@ -50,12 +50,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _setting(options: argparse.Namespace) -> "Setting":
     from pfge.lab.config.schema import EnsembleSettings, Experiment
+    from pfge.lab.planner import planned_methods
 
     for name, value in (("--images", options.images), ("--batch-size", options.batch_size)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     settings = EnsembleSettings(
-        methods=("PFGE", "FGE", "SWA"),
+        methods=tuple(method.name for method in planned_methods()),
         cycle=options.cycle,
         period=options.period,
         length=options.epochs,

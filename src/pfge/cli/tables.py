@@ -14,12 +14,13 @@ from pfge.lab.config.schema import Experiment
 from pfge.lab.experiments.diagnose import Diagnosis
 from pfge.lab.planner import Plan
 from pfge.lab.run.folder import RunFolder
+from pfge.methods import METHODS, style_of
 from pfge.metrics.scores import Scores
 from pfge.reports.tables import diagnosis
 from pfge.reports.tables.calibration import assessment_tables
 from pfge.reports.tables.connectivity import connectivity_tables
 from pfge.reports.tables.formats import format_table
-from pfge.reports.tables.run_tables import REFERENCE, run_tables
+from pfge.reports.tables.run_tables import run_tables
 from pfge.reports.whole_rows import whole_formats
 
 
@@ -86,7 +87,7 @@ def print_plans(plans: Sequence[Plan], title: str) -> None:
             plan.method,
             str(plan.members),
             str(plan.setting.cycle),
-            str(plan.setting.period) if plan.method == "PFGE" else "",
+            str(plan.setting.period) if METHODS[plan.method].members == "period" else "",
             plan.format.name,
             f"{plan.nbytes:,}",
             f"+{plan.training_bytes:,}",
@@ -135,9 +136,9 @@ def print_cascade(rows: Mapping[str, tuple[tuple[float, int], Scores, Sequence[f
 def _where(plan: Plan) -> str:
     rates = sorted(set(plan.rates))
     rate = f"{rates[0]:.3g}" if len(rates) == 1 else f"{rates[0]:.3g} to {rates[-1]:.3g}"
-    if plan.method == "SWA":
+    if METHODS[plan.method].members == "one":
         return (
-            f"SWA: the mean of the weights at every multiple of {plan.setting.cycle} iterations, "
+            f"{plan.method}: the mean of the weights at every multiple of {plan.setting.cycle} iterations, "
             f"the last {plan.iterations[-1]}, at rate {rate}"
         )
     numbers = [str(iteration) for iteration in plan.iterations]
@@ -149,7 +150,7 @@ def _print(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]], n
     for index, column in enumerate(columns):
         table.add_column(escape(column), justify="right" if index else "left", no_wrap=True)
     for row in cells:
-        table.add_row(*map(escape, row), style="bold" if row[0] == REFERENCE else "")
+        table.add_row(*map(escape, row), style="bold" if style_of(row[0]).strong else "")
     _console().print(table)
 
 

@@ -8,10 +8,8 @@ import torch
 
 from pfge.compression.formats import FORMATS, FORMATS_OF_ONE, StorageFormat
 from pfge.lab.models import build_model
-from pfge.methods import Setting
+from pfge.methods import METHODS, Method, Setting, reference_first, schedule_of
 from pfge.weights import Weights, count_bytes, view_weights
-
-METHODS = {"PFGE": FORMATS, "FGE": FORMATS, "SWA": FORMATS_OF_ONE}
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,7 @@ class Plan:
     """One way to spend a memory.
 
     Attributes:
-        method: PFGE, FGE or SWA.
+        method: Its name.
         format: How members are stored.
         setting: Cycle, period, iterations and rates.
         members: How many are used at test time, the last ones if the method makes more.
@@ -37,12 +35,12 @@ class Plan:
     @property
     def iterations(self) -> list[int]:
         """The iteration after which each of the members is there."""
-        return _iterations(self.method, self.setting)[-self.members :]
+        return _iterations(METHODS[self.method], self.setting)[-self.members :]
 
     @property
     def rates(self) -> list[float]:
         """The learning rate of each of those iterations."""
-        schedule = self.setting.schedule(self.method)
+        schedule = schedule_of(self.method, self.setting)
         return [schedule(iteration) for iteration in self.iterations]
 
 
@@ -54,6 +52,11 @@ def describe_layout(name: str, *, classes: int, channels: int = 3) -> Weights:
     except (NotImplementedError, RuntimeError):  # it reads numbers while it is built
         with torch.random.fork_rng():
             return view_weights(build_model(name, classes=classes, channels=channels))
+
+
+def planned_methods() -> list[Method]:
+    """Return the methods that are planned, the reference first."""
+    return reference_first([method for method in METHODS.values() if method.planned])
 
 
 def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
@@ -73,8 +76,8 @@ def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
     _warn_of_remainders(setting)
     fitting = [
         plan
-        for method, formats in METHODS.items()
-        for stored_as in formats
+        for method in planned_methods()
+        for stored_as in (FORMATS_OF_ONE if method.members == "one" else FORMATS)
         for plan in _largest(method, stored_as, layout, memory, setting)
     ]
     if not fitting:
@@ -88,35 +91,35 @@ def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
 
 
 def _largest(
-    method: str, stored_as: StorageFormat, layout: Weights, memory: int, setting: Setting
+    method: Method, stored_as: StorageFormat, layout: Weights, memory: int, setting: Setting
 ) -> Iterator[Plan]:
     """Yield the plan with the most members that fit, if there is one."""
     for tried, members in _choices(method, setting):
         nbytes = stored_as.size(layout, members)
         if nbytes <= memory:
             made = len(_iterations(method, tried))
-            kept = made if method != "SWA" else 0
-            mean = 0 if method == "FGE" else _mean_bytes(layout)
-            yield Plan(method, stored_as, tried, members, nbytes, mean + kept * count_bytes(layout))
+            kept = made if method.members != "one" else 0
+            mean = _mean_bytes(layout) if method.averages else 0
+            yield Plan(method.name, stored_as, tried, members, nbytes, mean + kept * count_bytes(layout))
             return
 
 
-def _choices(method: str, setting: Setting) -> Iterator[tuple[Setting, int]]:
+def _choices(method: Method, setting: Setting) -> Iterator[tuple[Setting, int]]:
     """Yield settings and numbers of members, most members first."""
     made = len(_iterations(method, setting))
     yield setting, made
     for members in range(made - 1, 1, -1):  # one member is what SWA makes
-        if method == "PFGE":
+        if method.members == "period":
             longest = setting.iterations // members // setting.cycle * setting.cycle
             yield replace(setting, period=longest), members
         else:
             yield setting, members
 
 
-def _iterations(method: str, setting: Setting) -> list[int]:
-    spacing = setting.period if method == "PFGE" else setting.cycle
+def _iterations(method: Method, setting: Setting) -> list[int]:
+    spacing = setting.period if method.members == "period" else setting.cycle
     taken = list(range(spacing, setting.iterations + 1, spacing))
-    return taken[-1:] if method == "SWA" else taken
+    return taken[-1:] if method.members == "one" else taken
 
 
 def _mean_bytes(layout: Weights) -> int:

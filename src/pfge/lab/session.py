@@ -35,6 +35,7 @@ from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.loggers import Log, open_log
 from pfge.lab.run.progress import Reporter
+from pfge.methods import METHODS, base_of
 from pfge.weights import Weights, count_bytes, view_weights
 
 
@@ -81,10 +82,13 @@ class Session:
         """Try the model on an image before any work goes into it."""
         with torch.random.fork_rng(), torch.no_grad():
             model = self.build_model().eval()
-            if "MCDropout" in self.experiment.ensemble.methods and not has_dropout(model):
+            methods = [METHODS[base_of(row)] for row in self.experiment.ensemble.methods]
+            dropping = [method.name for method in methods if "dropout" in method.needs]
+            if dropping and not has_dropout(model):
                 raise ConfigError(
-                    f"MCDropout needs a model with dropout, and model.name = {self.experiment.model.name!r} "
-                    "has none; leave it out of ensemble.methods, or give the model dropout in model.options"
+                    f"{dropping[0]} needs a model with dropout, and model.name = "
+                    f"{self.experiment.model.name!r} has none; leave it out of ensemble.methods, or give the "
+                    "model dropout in model.options"
                 )
             inputs = self.first_inputs(1)
             try:

@@ -9,7 +9,7 @@ from pfge.lab.config.toml import load_experiment
 from pfge.lab.evaluation.record import expected_rows
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import read_results
-from pfge.methods import METHODS, Setting
+from pfge.methods import METHODS, Setting, method_of, reference_first
 from pfge.reports.figures.landscape import draw_landscape
 from pfge.reports.tables.comparison import by_method
 from pfge.reports.whole_rows import is_whole_evaluation, whole_formats, whole_rows, whole_traces
@@ -113,7 +113,11 @@ class Run:
     @cached_property
     def setting(self) -> Setting | None:
         """The cycle, the period and the rates in iterations, once the results say how many there were."""
-        collected = (row["iterations"] for row in self.results if row["method"].rstrip("*") in METHODS)
+        collected = (
+            row["iterations"]
+            for row in self.results
+            if (method := method_of(row["method"])) and method.collector
+        )
         iterations = next(collected, 0)
         if not iterations or not self.experiment:
             return None
@@ -134,11 +138,12 @@ class Run:
         return {seed: sorted(methods) for seed, methods in found.items() if methods}
 
     def plot_members(self) -> "Plot":
-        """Draw each member and the growing ensemble of PFGE and FGE against the iteration."""
+        """Draw each member and the growing ensemble, as of PFGE and FGE, against the iteration."""
         from pfge.reports.figures.paper import members
         from pfge.reports.figures.plots import plot
 
-        return plot(_require(members(self), self, "PFGE or FGE"))
+        shown = reference_first([method for method in METHODS.values() if method.shows_members])
+        return plot(_require(members(self), self, " or ".join(method.name for method in shown)))
 
     def plot_tradeoff(self) -> "Plot":
         """Draw accuracy and NLL of every method against the memory at test time, and forward passes."""

@@ -123,8 +123,8 @@ def test_an_override_below_a_value_is_refused(tmp_path: Path) -> None:
         ),
         (
             "ensemble.methods=['PFGE','DE']",
-            "ensemble.methods must be among SWA, FGE, SWAG, PFGE, EMA, Snapshot, FGE*, SWAG*, DeepEnsemble, "
-            "MCDropout, got 'DE'",
+            "ensemble.methods must be among SWA, EMA, FGE, FGE*, SWAG, SWAG*, PFGE, Snapshot, MCDropout, "
+            "DeepEnsemble, got 'DE'",
         ),
         ("seeds=[]", "seeds must be one or more different numbers, got []"),
         ("seeds=[1,2,1]", "seeds must be one or more different numbers, got [1, 2, 1]"),
@@ -156,7 +156,7 @@ def test_what_is_not_allowed_is_named(override: str, message: str) -> None:
 
 def test_swag_without_two_points_is_refused_before_anything_is_trained() -> None:
     message = refused("ensemble.cycle=10", "ensemble.period=10", "ensemble.length=10")
-    assert "two cycles or more, as SWAG needs two points, got 10.0 with a cycle of 10.0" in message
+    assert "at least 2 cycles, as SWAG needs a point of each, got 10.0 with a cycle of 10.0" in message
 
 
 def test_one_point_is_enough_for_the_other_methods() -> None:

@@ -434,7 +434,10 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
             "pfge.storage.ensemble_folder.write_json",
             lambda *call: call[0].parts[-3:-1] == ("ensembles", "FGE"),
         ),
-        ("pfge.lab.experiments.compare.save_checkpoint", lambda *call: call[0].name == "fork.checkpoint"),
+        (
+            "pfge.lab.experiments.compare.save_checkpoint",
+            lambda *call: call[0].name == "pfge-fork.checkpoint",
+        ),
         ("pfge.lab.training.resumable.save_checkpoint", lambda *call: call[1]["iteration"] == LENGTH),
         ("pfge.lab.training.pretrain.write_tensors", lambda *call: call[0].name == "w0.safetensors"),
         ("pfge.lab.experiments.compare._tidy", lambda *_: True),

@@ -6,10 +6,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from pfge.methods import METHODS, PAPER, Setting, Variant
-
-ALL_METHODS = (*METHODS, "FGE*", "SWAG*", "DeepEnsemble", "MCDropout")
-"""A star without the method itself: only its last members are measured, as many as PFGE has."""
+from pfge.methods import DEFAULT_METHODS, METHODS, Setting, Variant, base_of, known_rows
 
 ABOVE_0 = (
     "data.batch_size",
@@ -95,7 +92,7 @@ class PretrainSettings:
 class EnsembleSettings:
     """How the ensembling phase runs: the same for every method."""
 
-    methods: tuple[str, ...] = PAPER
+    methods: tuple[str, ...] = DEFAULT_METHODS  # a star alone, as FGE*: only its last members are measured
     unit: Literal["epochs", "iterations"] = "epochs"  # of cycle, period and length
     cycle: float = 2.0
     period: float = 10.0
@@ -191,28 +188,12 @@ class Experiment:
                 f"ensemble must have cycle <= period <= length, got {self.ensemble.cycle}, "
                 f"{self.ensemble.period} and {self.ensemble.length}"
             )
-        if {"SWAG", "SWAG*"} & set(self.ensemble.methods) and self.ensemble.length < 2 * self.ensemble.cycle:
-            raise ConfigError(
-                f"ensemble.length must be two cycles or more, as SWAG needs two points, got "
-                f"{self.ensemble.length} with a cycle of {self.ensemble.cycle}; or leave it out of "
-                "ensemble.methods"
-            )
-        unknown = [name for name in self.ensemble.methods if name not in ALL_METHODS]
-        if unknown:
-            raise ConfigError(f"ensemble.methods must be among {', '.join(ALL_METHODS)}, got {unknown[0]!r}")
+        self._check_methods()
         if self.connect.points < 2:
             raise ConfigError(f"connect.points must be at least 2, the ends, got {self.connect.points}")
         if not 0 <= self.ensemble.ema_decay < 1:
             raise ConfigError(
                 f"ensemble.ema_decay must be at least 0 and below 1, got {self.ensemble.ema_decay}"
-            )
-        if "DeepEnsemble" in self.ensemble.methods and (self.pretrain.weights or not self.pretrain.epochs):
-            found = (
-                f"pretrain.weights = {self.pretrain.weights!r}, pretrain.epochs = {self.pretrain.epochs:g}"
-            )
-            raise ConfigError(
-                f"DeepEnsemble trains every member from its own start, so pretrain.weights must be empty and "
-                f"pretrain.epochs above 0, got {found}; or leave it out of ensemble.methods"
             )
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds must be one or more different numbers, got {list(self.seeds)}")
@@ -221,6 +202,25 @@ class Experiment:
                 raise ConfigError(f"{key} must leave {taken[0]} out, which model.name and the data decide")
         if len(self.data.mean) != len(self.data.std):
             raise ConfigError(f"data.mean and data.std go together, got {self.data.mean} and {self.data.std}")
+
+    def _check_methods(self) -> None:
+        allowed = known_rows()
+        unknown = [name for name in self.ensemble.methods if name not in allowed]
+        if unknown:
+            raise ConfigError(f"ensemble.methods must be among {', '.join(allowed)}, got {unknown[0]!r}")
+        for method in (METHODS[base_of(name)] for name in self.ensemble.methods):
+            if self.ensemble.length < method.least_cycles * self.ensemble.cycle:
+                raise ConfigError(
+                    f"ensemble.length must be at least {method.least_cycles} cycles, as {method.name} needs "
+                    f"a point of each, got {self.ensemble.length} with a cycle of {self.ensemble.cycle}; or "
+                    "leave it out of ensemble.methods"
+                )
+            if "pretraining" in method.needs and (self.pretrain.weights or not self.pretrain.epochs):
+                raise ConfigError(
+                    f"{method.name} trains every member from its own start, so pretrain.weights must be "
+                    f"empty and pretrain.epochs above 0, got pretrain.weights = {self.pretrain.weights!r}, "
+                    f"pretrain.epochs = {self.pretrain.epochs:g}; or leave it out of ensemble.methods"
+                )
 
     def on_one_device(self) -> "Experiment":
         """Return the same experiment for one process, whatever it was trained on."""

@@ -13,18 +13,15 @@ from pfge.lab.evaluation.evaluate import Evaluation, measure
 from pfge.lab.evaluation.pool import Pool
 from pfge.lab.run.results import append_result, read_results
 from pfge.lab.session import Session
-from pfge.methods import Setting
+from pfge.methods import START, Setting, is_starred, known_rows, starred
 from pfge.metrics.scores import Scores, score_examples
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import write_tensors
 
-STARRED = ("FGE", "SWAG")
-"""Methods that are also measured with as many members as PFGE has: their last ones."""
-
 
 def expected_rows(methods: Iterable[str]) -> set[str]:
     """Return the rows of a finished comparison of these methods."""
-    return {"w0", *methods, *(f"{name}*" for name in methods if name in STARRED)}
+    return {START, *methods, *(starred(name) for name in methods if starred(name) in known_rows())}
 
 
 def measured_rows(session: Session, seed: int) -> set[str]:
@@ -43,12 +40,12 @@ def record_collected(
         raw = session.make_ensemble(
             collector.members(), method=str(collector), iterations=collector.iterations
         )
-        if method.endswith("*"):
+        if is_starred(method):
             raw = raw.last(min(setting.members, len(raw)))
         return session.refresh_batch_norm(raw, seed, f"seed {seed}: BatchNorm of {method}")
 
     ensemble = saved_ensemble(session, seed, method, make)
-    last = setting.members if method in STARRED else None
+    last = setting.members if starred(method) in known_rows() else None
     record_ensemble(session, seed, method, ensemble, iterations=setting.iterations, last=last)
 
 
@@ -115,8 +112,8 @@ def record_ensemble(
         append_result(session.folder.results, {**row, **measured, **extra})
 
     # First, so that a crash between the two leaves the method to be measured again.
-    if last and f"{method}*" not in _rows(session, seed):
-        append(f"{method}*", {part: e.last for part, e in found.items() if e.last}, last, {})
+    if last and starred(method) not in _rows(session, seed):
+        append(starred(method), {part: e.last for part, e in found.items() if e.last}, last, {})
     of_members = {
         "each": {part: e.members for part, e in found.items()},
         "growing": {part: e.growing for part, e in found.items()},

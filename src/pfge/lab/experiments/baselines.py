@@ -1,5 +1,7 @@
 """What users would pick instead: a deep ensemble, and dropout that stays on at test time."""
 
+from collections.abc import Callable
+
 from pfge.lab.evaluation.mc_dropout import MCDropout
 from pfge.lab.evaluation.record import record_ensemble, saved_ensemble
 from pfge.lab.session import Session
@@ -7,17 +9,17 @@ from pfge.lab.training.pretrain import find_w0, pretraining_iterations
 from pfge.weights import Weights
 
 
-def make_deep_ensemble(session: Session, seed: int, w0: Weights, count: int) -> None:
+def make_deep_ensemble(session: Session, seed: int, w0: Weights, name: str, count: int) -> None:
     """Train members from starts of their own, w0 being the first, and measure them."""
     members = [w0, *(find_w0(session, seed, number) for number in range(2, count + 1))]
     cost = (count - 1) * pretraining_iterations(session, seed)
-    raw = session.make_ensemble(members, method=f"DeepEnsemble({count})")
+    raw = session.make_ensemble(members, method=f"{name}({count})")
     # Each has the BatchNorm statistics of its own training.
-    ensemble = saved_ensemble(session, seed, "DeepEnsemble", lambda: raw)
-    record_ensemble(session, seed, "DeepEnsemble", ensemble, iterations=cost, trainings=count)
+    ensemble = saved_ensemble(session, seed, name, lambda: raw)
+    record_ensemble(session, seed, name, ensemble, iterations=cost, trainings=count)
 
 
-def make_mc_dropout(session: Session, seed: int, w0: Weights, samples: int) -> None:
+def make_mc_dropout(session: Session, seed: int, w0: Weights, name: str, samples: int) -> None:
     """Measure w0 with dropout left on."""
     ensemble = MCDropout(
         w0,
@@ -27,4 +29,11 @@ def make_mc_dropout(session: Session, seed: int, w0: Weights, samples: int) -> N
         device=session.engine.device,
         forward=session.engine.forward,
     )
-    record_ensemble(session, seed, "MCDropout", ensemble)
+    record_ensemble(session, seed, name, ensemble)
+
+
+MAKERS: dict[str, Callable[[Session, int, Weights, str, int], None]] = {
+    "trainings": make_deep_ensemble,
+    "start": make_mc_dropout,
+}
+"""What makes and measures the methods that follow no path, by `Method.path`, in the order they run in."""

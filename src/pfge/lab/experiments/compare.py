@@ -1,7 +1,7 @@
 """Every method from one w0, with the same rates and iterations, and what each is worth."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pfge.lab.evaluation.record import (
     record_collected,
     record_ensemble,
 )
-from pfge.lab.experiments.baselines import make_deep_ensemble, make_mc_dropout
+from pfge.lab.experiments.baselines import MAKERS
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import read_results
 from pfge.lab.session import Session, make_sgd, open_session
@@ -22,16 +22,13 @@ from pfge.lab.training.follower_store import FollowerStore
 from pfge.lab.training.fork import Fork
 from pfge.lab.training.pretrain import find_w0
 from pfge.lab.training.resumable import train_resumable
-from pfge.methods import LISTENERS, Setting, make_collector
+from pfge.methods import METHODS, START, Method, Setting, base_of, make_collector, starred
 from pfge.schedules import Schedule
 from pfge.storage.checkpoint import save_checkpoint
 from pfge.trajectory import Trajectory
 from pfge.weights import Weights, load_weights
 
 SHARED = "shared.checkpoint"
-ALONE = "pfge.checkpoint"
-FORK = "fork.checkpoint"
-SNAPSHOT = "snapshot.checkpoint"
 MEMBERS = "members"
 
 
@@ -53,59 +50,72 @@ def _compare_one(session: Session, seed: int) -> None:
 def _run_methods(session: Session, seed: int, measured: set[str]) -> None:
     methods = session.experiment.ensemble.methods
     w0 = find_w0(session, seed)
-    if "w0" not in measured:
-        record_ensemble(session, seed, "w0", session.make_ensemble([w0], method="w0", iterations=[0]))
+    if START not in measured:
+        record_ensemble(session, seed, START, session.make_ensemble([w0], method=START, iterations=[0]))
     setting = session.experiment.ensemble.setting(session.batches(seed, "ensembling").per_epoch)
-    session.engine.first_does(lambda: _forget_members(session.folder.of_seed(seed)))
+    own = _chosen(session, "own")
     listeners = {
-        name: _make_collector(session, seed, setting, name)
-        for name in dict.fromkeys(method.rstrip("*") for method in methods)
-        if name in LISTENERS
+        name: _make_collector(session, seed, setting, name, SHARED)
+        for name in dict.fromkeys(map(base_of, methods))
+        if METHODS[name].path == "shared"
     }
-    rows = {name: name if name in methods else f"{name}*" for name in listeners}
-    # An ensemble that is there only has to be measured: who removes the results can have them anew.
+    rows = {name: name if name in methods else starred(name) for name in listeners}
+    # An ensemble that is there only has to be measured: its row can be removed and made again.
     if any(not is_saved(session, seed, row) for row in rows.values()):
-        _train_shared(session, seed, setting, w0, [*listeners.values()], forks="PFGE" in methods)
+        forking = [method.name for method in own if method.forks(setting)]
+        _train_shared(session, seed, setting, w0, listeners, forking)
     for name, row in rows.items():
         if row not in measured:
             record_collected(session, seed, setting, row, listeners[name])
-    waiting = [name for name in methods if name not in measured]
-    for name in ("PFGE", "Snapshot"):
-        if name in waiting:
-            collector = _make_collector(session, seed, setting, name)
-            if not is_saved(session, seed, name):
-                _train_own(session, seed, setting, w0, name, collector)
-            record_collected(session, seed, setting, name, collector)
-    if "DeepEnsemble" in waiting:
-        make_deep_ensemble(session, seed, w0, setting.members)
-    if "MCDropout" in waiting:
-        make_mc_dropout(session, seed, w0, setting.members)
+    for method in own:
+        if method.name not in measured:
+            _run_own(session, seed, setting, w0, method)
+    for path, make in MAKERS.items():
+        for method in _chosen(session, path):
+            if method.name not in measured:
+                make(session, seed, w0, method.name, setting.members)
+
+
+def _chosen(session: Session, path: str) -> list[Method]:
+    """Return the experiment's methods of a path, in the order of the table."""
+    names = session.experiment.ensemble.methods
+    return [method for method in METHODS.values() if method.path == path and method.name in names]
 
 
 def _train_shared(
-    session: Session, seed: int, setting: Setting, w0: Weights, listeners: list[Collector], *, forks: bool
+    session: Session,
+    seed: int,
+    setting: Setting,
+    w0: Weights,
+    listeners: Mapping[str, Collector],
+    forking: Sequence[str],
 ) -> None:
-    """Follow the one path that all listeners watch, and note where PFGE's leaves it."""
+    """Follow the one path that all listeners watch, and note where others leave it."""
     folder = session.folder.of_seed(seed)
-    fork = Fork(_make_collector(session, seed, setting, "PFGE")) if forks else None
-    collectors = [*listeners, fork] if fork else listeners
+    forks = {name: Fork(_make_collector(session, seed, setting, name, SHARED)) for name in forking}
+    collectors = [*listeners.values(), *forks.values()]
     trajectory = _make_trajectory(session, setting.schedule(), w0, collectors)
 
-    def note_fork() -> None:
-        if fork and (state := fork.state(trajectory)) and session.engine.is_first:
-            save_checkpoint(folder / FORK, state)
+    def note_forks() -> None:
+        for name, fork in forks.items():
+            if (state := fork.state(trajectory)) and session.engine.is_first:
+                save_checkpoint(folder / _fork_file(name), state)
 
-    names = ", ".join(str(listener).partition("(")[0] for listener in listeners)
-    _train(session, seed, setting, trajectory, names, SHARED, on_update=note_fork)
+    _train(session, seed, setting, trajectory, ", ".join(listeners), SHARED, on_update=note_forks)
 
 
-def _train_own(
-    session: Session, seed: int, setting: Setting, w0: Weights, name: str, collector: Collector
-) -> None:
-    """Follow a method's own path: PFGE's from where it leaves the shared one, if anybody shares."""
-    trajectory = _make_trajectory(session, setting.schedule(name), w0, [collector])
-    checkpoint, start = (ALONE, FORK) if name == "PFGE" else (SNAPSHOT, None)
-    _train(session, seed, setting, trajectory, name, checkpoint, start=start)
+def _run_own(session: Session, seed: int, setting: Setting, w0: Weights, method: Method) -> None:
+    """Follow a method's own path, from where it leaves the shared one if it does, and measure its members."""
+    checkpoint, start = f"{method.name.lower()}.checkpoint", _fork_file(method.name)
+    collector = _make_collector(session, seed, setting, method.name, checkpoint, start)
+    if not is_saved(session, seed, method.name):
+        trajectory = _make_trajectory(session, method.schedule(setting), w0, [collector])
+        _train(session, seed, setting, trajectory, method.name, checkpoint, start=start)
+    record_collected(session, seed, setting, method.name, collector)
+
+
+def _fork_file(name: str) -> str:
+    return f"{name.lower()}-fork.checkpoint"
 
 
 def _train(
@@ -148,18 +158,18 @@ def _make_trajectory(
     return Trajectory(model, optimizer, schedule, collectors)
 
 
-def _make_collector(session: Session, seed: int, setting: Setting, name: str) -> Collector:
-    folder = session.folder.of_seed(seed) / MEMBERS / name
+def _make_collector(session: Session, seed: int, setting: Setting, name: str, *checkpoints: str) -> Collector:
+    """Return a new collector; members that none of the checkpoints knows were left by a killed run."""
+    of_seed = session.folder.of_seed(seed)
+    folder = of_seed / MEMBERS / name
+
+    def forget() -> None:
+        if not any((of_seed / checkpoint).exists() for checkpoint in checkpoints):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    session.engine.first_does(forget)
     store = folder if session.engine.is_first else FollowerStore(folder)
     return make_collector(name, setting, seed=seed, store=store)
-
-
-def _forget_members(folder: Path) -> None:
-    """Remove members that no checkpoint knows: a run that was killed before its first one begins anew."""
-    if not (folder / SHARED).exists() and not (folder / ALONE).exists():
-        shutil.rmtree(folder / MEMBERS, ignore_errors=True)
-    if not (folder / SNAPSHOT).exists():
-        shutil.rmtree(folder / MEMBERS / "Snapshot", ignore_errors=True)
 
 
 def _tidy(folder: Path) -> None:

@@ -18,12 +18,11 @@ from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import append_result, read_results
 from pfge.lab.session import Session
 from pfge.lab.training.resumable_curve import fit_resumable, trace
+from pfge.methods import METHODS, find_reference, reference_first
 from pfge.storage.checkpoint import save_checkpoint
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
 from pfge.weights import Weights, load_weights, trained_names, view_weights
-
-METHODS = ("PFGE", "FGE")
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def connect(
         ensembles = {
             (seed, method): _open(session, seed, method)
             for seed in experiment.seeds
-            for method in METHODS
+            for method in _connected_methods()
             if method in experiment.ensemble.methods
         }
         chosen = choose_pairs({key: len(ensemble) for key, ensemble in ensembles.items()}, pairs, choice_seed)
@@ -97,7 +96,8 @@ def choose_pairs(
             raise ValueError(
                 f"a curve needs two members, but {method} of seed {seed} has {count}; run it longer"
             )
-        wanted = min(members.get((seed, "PFGE"), count) - 1, possible) if pairs is None else pairs
+        of_reference = members.get((seed, find_reference().name), count)
+        wanted = min(of_reference - 1, possible) if pairs is None else pairs
         if wanted == "all":
             wanted = possible
         if not 1 <= wanted <= possible:
@@ -108,6 +108,10 @@ def choose_pairs(
         order = torch.randperm(possible, generator=generator(choice_seed, f"pairs of {method}", seed))
         chosen += [Pair(seed, method, first + 1) for first in sorted(order[:wanted].tolist())]
     return chosen
+
+
+def _connected_methods() -> list[str]:
+    return [method.name for method in reference_first([m for m in METHODS.values() if m.shows_members])]
 
 
 def _open(session: Session, seed: int, method: str) -> Ensemble:

@@ -15,7 +15,7 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import read_w0
-from pfge.methods import Setting
+from pfge.methods import Setting, find_reference, schedule_of
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
 from pfge.weights import Weights, buffer_names, distance, interpolate, is_averaged
@@ -76,7 +76,7 @@ def diagnose(
     path: Path,
     reporter: Reporter,
     *,
-    methods: Sequence[str] = ("PFGE",),
+    methods: Sequence[str] = (),
     overrides: Sequence[str] = (),
     trust_code: bool = False,
 ) -> list[Diagnosis]:
@@ -85,13 +85,14 @@ def diagnose(
     Args:
         path: The run folder.
         reporter: Where progress is shown.
-        methods: Whose ensembles.
+        methods: Whose ensembles; the reference's if none is given.
         overrides: Other settings than the run's, such as `data.root`.
         trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
     """
     folder = RunFolder(path)
     experiment = folder.load_experiment(overrides, trust_code=trust_code)
     session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
+    methods = methods or [find_reference().name]
     wanted = [(seed, method) for seed in experiment.seeds for method in methods]
     there = [(s, m) for s, m in wanted if (folder.ensemble(s, m) / MANIFEST).exists()]
     if not there:
@@ -171,7 +172,7 @@ def _stale_loss(session: Session, ensemble: Ensemble, w0: Weights, data: Images,
 
 
 def _rates(setting: Setting, method: str, ensemble: Ensemble) -> list[float | None]:
-    schedule = setting.schedule(method)
+    schedule = schedule_of(method, setting)
     return [None if iteration is None else schedule(iteration) for iteration in ensemble.iterations]
 
 

@@ -22,14 +22,13 @@ from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import append_result, read_results
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import read_w0
+from pfge.methods import METHODS, START, base_of, is_starred
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
 
 MAX_ACCURACY_LOSS = 0.001
 """What a cascade may lose on validation data: 0.1 points."""
-NEVER_SAVED = ("MCDropout",)
-"""Methods that are w0 itself, used otherwise."""
 
 Key = tuple[int, str, str, bool]
 """A row's seed, method and format, and whether it is a cascade."""
@@ -72,13 +71,14 @@ def measure_formats(
 
 def _ensembles(session: Session, seed: int) -> Iterator[tuple[str, Ensemble]]:
     """Yield each method of a finished seed and its members as they are, without temperatures."""
+    never_saved = {method.name for method in METHODS.values() if not method.saved}
     members = {
         row["method"]: row["members"]
         for row in read_results(session.folder.results)
-        if row["seed"] == seed and row["method"] not in NEVER_SAVED
+        if row["seed"] == seed and row["method"] not in never_saved
     }
     expected = expected_rows(session.experiment.ensemble.methods)
-    if missing := sorted(expected - members.keys() - {*NEVER_SAVED}):
+    if missing := sorted(expected - members.keys() - never_saved):
         raise StorageError(
             f"{session.folder.path} has no finished {missing[0]} for seed {seed} yet; "
             f"run pfge compare --out {session.folder.path} to its end"
@@ -88,11 +88,11 @@ def _ensembles(session: Session, seed: int) -> Iterator[tuple[str, Ensemble]]:
 
 
 def _open(session: Session, seed: int, method: str) -> Ensemble:
-    if method == "w0":
-        return session.make_ensemble([read_w0(session, seed)], method="w0", iterations=[0])
+    if method == START:
+        return session.make_ensemble([read_w0(session, seed)], method=START, iterations=[0])
     path = session.folder.ensemble(seed, method)
-    if method.endswith("*") and not (path / MANIFEST).exists():
-        path = session.folder.ensemble(seed, method.removesuffix("*"))  # the last of these
+    if is_starred(method) and not (path / MANIFEST).exists():
+        path = session.folder.ensemble(seed, base_of(method))  # the last of these
     return session.load_ensemble(path)
 
 

@@ -14,6 +14,7 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import read_w0
+from pfge.methods import METHODS, find_reference
 from pfge.storage.checkpoint import load_checkpoint
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
@@ -58,7 +59,7 @@ def make_landscape(
     experiment = folder.load_experiment(overrides, trust_code=trust_code)
     seed = experiment.seeds[0] if seed is None else seed
     session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
-    pfge = _members(session, seed, "PFGE")
+    pfge = _members(session, seed, find_reference().name)
     if len(set(members)) != 3 or not all(1 <= number <= len(pfge) for number in members):
         raise ConfigError(f"members must be three different ones of 1 to {len(pfge)}, got {list(members)}")
     first, second, third = (pfge[number - 1] for number in members)
@@ -89,20 +90,27 @@ def _members(session: Session, seed: int, method: str) -> Sequence[Weights]:
 
 
 def _marks(session: Session, seed: int, plane: Plane, pfge: Sequence[Weights]) -> dict[str, Any]:
-    """Return the places of what a run has: w0, PFGE's members, SWA, the trajectory, fitted curves."""
+    """Return the places of what a run has: w0, PFGE's members, means, the trajectory, fitted curves."""
+    reference = find_reference().name
     marks: dict[str, Any] = {
         "w0": plane.coordinates(read_w0(session, seed)),
         "pfge": [plane.coordinates(member) for member in pfge],
     }
-    there = {m for m in ("SWA", "FGE") if (session.folder.ensemble(seed, m) / MANIFEST).exists()}
-    if "SWA" in there:
-        marks["swa"] = plane.coordinates(_members(session, seed, "SWA")[0])
-    if "FGE" in there:  # its members are points of the trajectory
-        marks["trajectory"] = [plane.coordinates(member) for member in _members(session, seed, "FGE")]
+    there = [m for m in METHODS.values() if (session.folder.ensemble(seed, m.name) / MANIFEST).exists()]
+    marks["means"] = {
+        method.name: plane.coordinates(_members(session, seed, method.name)[0])
+        for method in there
+        if method.members == "one"
+    }
+    for method in there:
+        if method.path == "shared" and method.members == "cycle":  # its members are points of the trajectory
+            points = _members(session, seed, method.name)
+            marks["trajectory"] = [plane.coordinates(point) for point in points]
+            break
     marks["curves"] = [
-        _shadow(plane, start, end, session.folder.curve(seed, "PFGE", number))
+        _shadow(plane, start, end, session.folder.curve(seed, reference, number))
         for number, (start, end) in enumerate(pairwise(pfge), 1)
-        if session.folder.curve(seed, "PFGE", number).exists()
+        if session.folder.curve(seed, reference, number).exists()
     ]
     return marks
 

@@ -16,6 +16,7 @@ import torch
 from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import differences, load_experiment, to_toml
 from pfge.lab.run.trust import load_run_config
+from pfge.methods import base_of, is_starred
 from pfge.storage.files import StorageError, write_json, write_text
 
 CONFIG = "config.toml"
@@ -159,7 +160,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _file_name(row: str) -> str:
-    return row.replace("*", "-last")
+    return f"{base_of(row)}-last" if is_starred(row) else row
 
 
 def _processor() -> str:

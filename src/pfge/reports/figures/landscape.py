@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import log
 from typing import Any
 
+from pfge.methods import METHODS, START, find_reference, style_of
 from pfge.reports.figures.curves import ticks
 
 SIDE, LEFT, TOP = 420, 70, 40
@@ -102,14 +103,18 @@ def _marks(found: dict[str, Any], place: Any) -> list[str]:
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="white"/>' for x, y in trajectory[1:]]
     parts += [_line([place(p) for p in curve], "#ff7f0e", 2.5) for curve in found["curves"]]
     x, y = place(found["w0"])
-    parts.append(_labelled(x, y, "w0", "black"))
-    if "swa" in found:
-        x, y = place(found["swa"])
-        parts.append(_labelled(x, y, "SWA", "#1f77b4"))
+    parts.append(_labelled(x, y, START, "black"))
+    for name, point in _means(found).items():
+        x, y = place(point)
+        parts.append(_labelled(x, y, name, style_of(name).light))
     for number, point in enumerate(found["pfge"], 1):
         x, y = place(point)
         parts.append(_labelled(x, y, str(number), "#d62728"))
     return parts
+
+
+def _means(found: dict[str, Any]) -> dict[str, Sequence[float]]:
+    return {name: point for name, point in dict(found.get("means", {})).items() if name in METHODS}
 
 
 def _line(points: Sequence[Place], color: str, width: float) -> str:
@@ -142,12 +147,13 @@ def _legend(found: dict[str, Any], low: float, high: float) -> list[str]:
         )
         if step % 8 == 4 or step in (0, steps - 1):
             parts.append(f'<text x="{x + 22}" y="{y + 9:.1f}">{value:.3g}</text>')
-    what = {"members of PFGE": "#d62728", "w0": "black"}
-    what |= {"SWA": "#1f77b4"} if "swa" in found else {}
+    what = {f"members of {find_reference().name}": "#d62728", START: "black"}
+    what |= {name: style_of(name).light for name in _means(found)}
     what |= {"trajectory": "white"} if found.get("trajectory") else {}
     what |= {"fitted curve": "#ff7f0e"} if found["curves"] else {}
-    for number, (text, color) in enumerate(what.items()):
-        left = LEFT + number * 118
+    left = float(LEFT)
+    for text, color in what.items():
         parts.append(f'<circle cx="{left}" cy="{HEIGHT - 8}" r="5" fill="{color}" stroke="black"/>')
         parts.append(f'<text x="{left + 10}" y="{HEIGHT - 4}">{text}</text>')
+        left += 28 + 6.5 * len(text)
     return parts

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from pfge.methods import Setting
+from pfge.methods import METHODS, START, Method, Setting, find_reference
 from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
 from pfge.reports.run import Run
 from pfge.reports.tables.comparison import Number, by_method
@@ -21,45 +21,39 @@ def rates(run: Run) -> Figure | None:
         return None
     rows = {method: found[0] for method, found in by_method(run.results).items()}
     panels = [
-        _rate_panel(setting, method, rows[method].get("member_iterations", []), title)
-        for method, title in (
-            ("FGE", "FGE: a member each cycle"),
-            ("PFGE", "PFGE: an average each cycle, a member each period"),
-            ("Snapshot", "Snapshot: a member each annealing"),
-        )
-        if method in rows
+        _rate_panel(setting, method, rows[method.name].get("member_iterations", []))
+        for method in METHODS.values()
+        if method.rates_title and method.name in rows
     ]
     return figure_of(
         "rates",
         "Learning rates and collected weights",
         f"As run: a cycle of {setting.cycle:,} iterations, a period of {setting.period:,}, rates from "
-        f"{setting.low:g} to {setting.high:g}. Vertical lines end PFGE's periods, where its path starts "
-        "again from the average.",
+        f"{setting.low:g} to {setting.high:g}. Vertical lines end {find_reference().name}'s periods, where "
+        "its path starts again from the average.",
         panels,
     )
 
 
-def _rate_panel(setting: Setting, method: str, collected: Sequence[int], title: str) -> Panel:
-    schedule = setting.schedule(method)
+def _rate_panel(setting: Setting, method: Method, collected: Sequence[int]) -> Panel:
+    name, schedule = method.name, method.schedule(setting)
     places = _places(setting.iterations, setting.cycle)
-    if method == "Snapshot":
+    if schedule != setting.schedule():
         places = _places(setting.iterations, setting.period, ANNEALING_POINTS)
     members = [iteration for iteration in collected if iteration >= 1]
     series = [Series("learning rate", places, [schedule(i) for i in places], shape="line")]
-    if method == "PFGE":
+    if method.averages and method.members == "period":
         averaged = _averaged(setting)
-        series.append(
-            Series(
-                "PFGE averages", averaged, [schedule(i) for i in averaged], method, shape="marks", faint=True
-            )
-        )
-    series.append(Series(f"{method} members", members, [schedule(i) for i in members], method, shape="marks"))
+        rates = [schedule(i) for i in averaged]
+        series.append(Series(f"{name} averages", averaged, rates, name, shape="marks", faint=True))
+    series.append(Series(f"{name} members", members, [schedule(i) for i in members], name, shape="marks"))
     periods = range(setting.period, setting.iterations + 1, setting.period)
-    return Panel(title, "iteration", "learning rate", series, guides=[*periods] if method == "PFGE" else [])
+    guides = [*periods] if method.forks(setting) else []
+    return Panel(f"{name}: {method.rates_title}", "iteration", "learning rate", series, guides=guides)
 
 
 def _averaged(setting: Setting) -> list[int]:
-    """Return where PFGE averages weights: cycles count anew from the start of every period."""
+    """Return where PFGE averages weights: cycles count again from the start of every period."""
     first = setting.phase or setting.cycle
     return [
         start + since
@@ -84,13 +78,18 @@ def members(run: Run) -> Figure | None:
     panels = []
     for metric, factor, label in METRICS:
         series = [
-            s for method in ("FGE", "PFGE") for s in _member_series(rows.get(method, []), metric, factor)
+            s
+            for method in METHODS.values()
+            if method.shows_members
+            for s in _member_series(rows.get(method.name, []), metric, factor)
         ]
-        if "w0" in rows and series:
+        if START in rows and series:
             first = min(x for s in series for x in s.x)
             last = max(x for s in series for x in s.x)
-            w0 = Number.of([factor * row["test"][metric] for row in rows["w0"]])
-            series.insert(0, Series("w0", [first, last], [w0.mean, w0.mean], "w0", shape="line", dashed=True))
+            w0 = Number.of([factor * row["test"][metric] for row in rows[START]])
+            series.insert(
+                0, Series(START, [first, last], [w0.mean, w0.mean], START, shape="line", dashed=True)
+            )
         panels.append(Panel(label, "iteration", label, series))
     return figure_of(
         "members",

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pfge.methods import NEUTRAL, Style, styles
 from pfge.reports.figures.figure import Figure, Panel, Series
-from pfge.reports.figures.style import NEUTRAL, Style, styles
 from pfge.storage.files import atomic_path
 
 try:
@@ -110,7 +110,7 @@ def _draw(axes: Axes, panel: Panel, by_method: Mapping[str, Style]) -> None:
 
 def _draw_series(axes: Axes, series: Series, style: Style) -> None:
     color = style.light
-    weight = 2.0 if series.method == "PFGE" else 1.4
+    weight = 2.0 if style.strong else 1.4
     axes.plot(
         series.x,
         series.y,

@@ -9,8 +9,8 @@ from string import Template
 from typing import Any
 
 import pfge
+from pfge.methods import NEUTRAL, styles
 from pfge.reports.figures.figure import Figure
-from pfge.reports.figures.style import NEUTRAL, styles
 from pfge.reports.page.sections import run_section
 from pfge.reports.run import Run
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
 
+from pfge.methods import style_of
 from pfge.reports.figures.figure import Figure
 from pfge.reports.figures.paper import show_bytes
 from pfge.reports.page.summary import findings
@@ -11,7 +12,6 @@ from pfge.reports.report import problems, report_figures, report_tables
 from pfge.reports.run import Run
 from pfge.reports.tables.comparison import BEST, by_method
 from pfge.reports.tables.renderers import split_reference_rows
-from pfge.reports.tables.run_tables import REFERENCE
 from pfge.reports.tables.table import Table
 from pfge.storage.files import checksum
 
@@ -121,7 +121,7 @@ def _table(columns: Sequence[str], groups: Sequence[list[list[str]]]) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    kind = ' class="strong"' if cells[0] == REFERENCE else ""
+    kind = ' class="strong"' if style_of(cells[0]).strong else ""
     return f"<tr{kind}>{''.join(f'<td>{_cell(cell.strip())}</td>' for cell in cells)}</tr>"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pfge.methods import find_reference
 from pfge.reports.figures.paper import show_bytes
 from pfge.reports.figures.tradeoff import pareto_front
 from pfge.reports.page.significance import UNKNOWN, Gap, gaps
@@ -98,22 +99,24 @@ def _is_no_worse(gap: Gap) -> bool:
 
 
 def _claim(run: Run, rows: Mapping[str, Row]) -> Finding:
-    about = "The paper's claim: PFGE is as good as FGE, in far less memory"
-    missing = [method for method in ("PFGE", "FGE") if method not in rows]
+    reference = find_reference()
+    name, rival = reference.name, reference.rival
+    about = f"The paper's claim: {name} is as good as {rival}, in far less memory"
+    missing = [method for method in (name, rival) if method not in rows]
     if missing:
         return Finding(about, "Not checked", f"There are no results of {' and '.join(missing)} yet.")
-    ours, theirs = rows["PFGE"], rows["FGE"]
-    found = gaps(run, "FGE", ["PFGE"]).get("PFGE")
+    ours, theirs = rows[name], rows[rival]
+    found = gaps(run, rival, [name]).get(name)
     if found is None:
-        return Finding(about, "Not checked", "PFGE and FGE share no seed yet.")
+        return Finding(about, "Not checked", f"{name} and {rival} share no seed yet.")
     verdicts = [found["accuracy"].verdict, found["nll"].verdict]
     ratio = theirs.bytes / ours.bytes
     return Finding(
         about,
         _answer(*verdicts),
-        f"PFGE with {ours.members} members against FGE with {theirs.members}: accuracy {found['accuracy']}; "
-        f"NLL {found['nll']}. Memory {show_bytes(ours.bytes)} against {show_bytes(theirs.bytes)}, "
-        f"{ratio:.3g} times less.",
+        f"{name} with {ours.members} members against {rival} with {theirs.members}: accuracy "
+        f"{found['accuracy']}; NLL {found['nll']}. Memory {show_bytes(ours.bytes)} against "
+        f"{show_bytes(theirs.bytes)}, {ratio:.3g} times less.",
     )
 
 

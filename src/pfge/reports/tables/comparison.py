@@ -7,7 +7,8 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import Any
 
-ORDER = ("w0", "SWA", "EMA", "FGE", "FGE*", "SWAG", "SWAG*", "PFGE", "Snapshot", "MCDropout", "DeepEnsemble")
+from pfge.methods import row_order
+
 COLUMNS = ("method", "members", "bytes", "memory", "accuracy %", "NLL", "ECE %", "iterations")
 BEST = "▲"
 
@@ -50,12 +51,11 @@ class Row:
 
 
 def by_method(results: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the results of each method, in the paper's order, then others in theirs."""
+    """Return the results of each method, in the order of tables."""
     found: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         found.setdefault(result["method"], []).append(result)
-    known = [name for name in ORDER if name in found]
-    return {name: found[name] for name in [*known, *(n for n in found if n not in ORDER)]}
+    return {name: found[name] for name in row_order(found)}
 
 
 def summarize(results: Sequence[dict[str, Any]], part: str = "test") -> list[Row]:

@@ -5,11 +5,9 @@ import io
 import re
 from collections.abc import Sequence
 
+from pfge.methods import is_for_reference
 from pfge.reports.tables.comparison import BEST
 from pfge.reports.tables.table import Table
-
-REFERENCE_ROWS = ("w0", "FGE", "SWAG")
-"""Methods that others are judged by: the start, and those that need many times the memory."""
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -28,8 +26,8 @@ def split_reference_rows(table: Table) -> tuple[list[list[str]], list[list[str]]
     """Return the rows of a table of methods, and those that are there to judge the others by."""
     if table.title != "methods":
         return table.cells, []
-    rows = [row for row in table.cells if row[0] not in REFERENCE_ROWS]
-    return rows, [row for row in table.cells if row[0] in REFERENCE_ROWS]
+    rows = [row for row in table.cells if not is_for_reference(row[0])]
+    return rows, [row for row in table.cells if is_for_reference(row[0])]
 
 
 def to_latex(table: Table) -> str:

@@ -149,7 +149,7 @@ function drawAxes(svg, panel, box, x, y, xBounds, yBounds, height) {
 function drawSeries(svg, series, style, x, y) {
   const group = make(svg, "g", { "data-method": series.method, "data-label": series.label });
   paint(group, style);
-  const isStrong = series.method === "PFGE" && !series.faint;
+  const isStrong = style.strong && !series.faint;
   const places = series.x.map((value, i) => [x(value), y(series.y[i])]);
   if (series.error && series.shape !== "marks" && !series.faint) {
     const side = (sign) => places.map(([px], i) => `${px} ${y(series.y[i] + sign * series.error[i])}`);
@@ -174,7 +174,7 @@ function drawSeries(svg, series, style, x, y) {
       if (series.faint) mark.setAttribute("opacity", 0.65);
     }
   });
-  return places.map(([px, py], index) => ({ px, py, index, series }));
+  return places.map(([px, py], index) => ({ px, py, index, series, style }));
 }
 
 /** Write each point's method beside it, pushed apart where several have about the same place. */
@@ -198,7 +198,7 @@ function labelPoints(svg, points, box) {
         make(svg, "line", { class: "leader", x1: point.px + 6, y1: point.py, x2: start + 6, y2: tops[i] });
       }
       const name = make(svg, "text", { class: "name", x: start + 8, y: tops[i] + 4 }, point.series.label);
-      if (point.series.method === "PFGE") name.classList.add("strong");
+      if (point.style.strong) name.classList.add("strong");
     });
   }
 }

@@ -16,7 +16,7 @@ function drawLegend(holder, figure) {
   const methods = new Set(figure.panels.flatMap((panel) => panel.series.map((s) => s.method)));
   for (const method of methods) {
     if (!method) continue;
-    const button = element(holder, "button", method === "PFGE" ? "strong" : "");
+    const button = element(holder, "button", styles[method].strong ? "strong" : "");
     button.type = "button";
     button.title = "Hide or show in all charts";
     button.dataset.toggles = method;

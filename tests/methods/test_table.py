@@ -1,16 +1,20 @@
-"""The paper's methods by name: what each collector is given, and what the methods share."""
+"""The table of methods: what each collector is given, and what an entry must be."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pfge import EMA, FGE, PFGE, SWA, SWAG, CosineRestarts, Triangular
-from pfge.methods import LISTENERS, METHODS, Setting, make_collector
+from pfge.methods import METHODS, Method, Setting, find_reference, make_collector, reference_first, register
 from tests.toys import make_mlp, train
 
 SETTING = Setting(iterations=40, cycle=2, period=10, low=1e-3, high=0.1)
 REFERENCE = Setting(iterations=40, cycle=4, period=20, low=1e-3, high=0.1, variant="reference")
+
+
+COLLECTING = [name for name, method in METHODS.items() if method.collector]
 
 
 def averaged_start(name: str, setting: Setting) -> bool:
@@ -20,7 +24,7 @@ def averaged_start(name: str, setting: Setting) -> bool:
 
 
 def test_each_name_gives_its_own_collector() -> None:
-    kinds = {name: type(make_collector(name, SETTING)) for name in METHODS}
+    kinds = {name: type(make_collector(name, SETTING)) for name in COLLECTING}
     assert kinds == {
         "SWA": SWA,
         "FGE": FGE,
@@ -31,22 +35,84 @@ def test_each_name_gives_its_own_collector() -> None:
     }
 
 
-def test_an_unknown_method_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(ValueError, match="no method 'Swa'; choose from SWA, FGE, SWAG, PFGE, EMA, Snapshot"):
-        make_collector("Swa", SETTING)
+@pytest.mark.parametrize("name", ["Swa", "DeepEnsemble"])
+def test_a_method_without_a_collector_is_refused_with_those_that_have_one(name: str) -> None:
+    expected = f"no method '{name}' with a collector; choose from SWA, EMA, FGE, SWAG, PFGE, Snapshot"
+    with pytest.raises(ValueError, match=expected):
+        make_collector(name, SETTING)
 
 
-def test_listeners_do_not_steer_and_share_the_schedule() -> None:
-    assert {
-        name
-        for name in METHODS
-        if not make_collector(name, SETTING).steers and SETTING.schedule(name) == SETTING.schedule()
-    } == set(LISTENERS)
+@pytest.mark.parametrize("name", COLLECTING)
+def test_a_path_is_shared_by_methods_that_do_not_steer_and_have_the_same_rates(name: str) -> None:
+    method = METHODS[name]
+    steers, same = make_collector(name, SETTING).steers, method.schedule(SETTING) == SETTING.schedule()
+    assert (method.path == "shared") == (not steers and same)
+    assert method.forks(SETTING) == (steers and same)
+
+
+@pytest.mark.parametrize("name", [name for name in COLLECTING if METHODS[name].members])
+def test_members_are_as_many_as_the_table_says(name: str) -> None:
+    setting = Setting(iterations=8, cycle=2, period=4, low=1e-3, high=0.1)
+    collector = make_collector(name, setting)
+    train(make_mlp(), [collector], 8)
+    assert len(collector.members()) == {"one": 1, "cycle": 4, "period": 2}[METHODS[name].members or ""]
+
+
+def test_every_method_says_what_it_is_and_where_it_comes_from() -> None:
+    for method in METHODS.values():
+        assert method.description.endswith(".")
+        assert method.source
+        assert method.style
+
+
+def test_the_reference_and_its_rival_are_those_of_the_paper() -> None:
+    assert (find_reference().name, find_reference().rival) == ("PFGE", "FGE")
+    assert [m.name for m in METHODS.values() if m.style and m.style.strong] == ["PFGE"]
+    assert [m.name for m in reference_first([*METHODS.values()])][:3] == ["PFGE", "SWA", "EMA"]
+
+
+def mine(**changes: Any) -> Method:
+    entry = {"name": "Mine", "description": "", "source": "", "path": "trainings"}
+    return Method(**entry | changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"name": "A*"}, "must have ASCII letters, digits and underscores only, .* got 'A\\*'"),
+        ({"name": "a/b"}, "got 'a/b'"),
+        ({"name": ""}, "got ''"),
+        ({"name": "Ä"}, "got 'Ä'"),
+        ({"name": "W0"}, "must not be one of w0, shared, pretrain, got 'W0'"),
+        (
+            {"path": "own"},
+            "has a collector if its path is 'shared' or 'own', and none otherwise, got path = 'own'",
+        ),
+        ({"collector": METHODS["FGE"].collector}, "got path = 'trainings'"),
+    ],
+)
+def test_an_entry_that_cannot_be_is_refused(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        mine(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"name": "pfge"}, "must differ from SWA, .* not only in upper and lower case, got 'pfge'"),
+        ({"reference": True}, "one method is the reference, which is PFGE, got Mine as another"),
+    ],
+)
+def test_a_second_of_its_kind_is_not_registered(change: dict[str, Any], expected: str) -> None:
+    before = dict(METHODS)
+    with pytest.raises(ValueError, match=expected):
+        register(mine(**change))
+    assert before == METHODS
 
 
 def test_a_snapshot_is_taken_where_a_cosine_of_one_period_is_lowest() -> None:
     snapshot = make_collector("Snapshot", SETTING)
-    assert SETTING.schedule("Snapshot") == CosineRestarts(10, 1e-3, 0.1)
+    assert METHODS["Snapshot"].schedule(SETTING) == CosineRestarts(10, 1e-3, 0.1)
     assert [i for i in range(1, 41) if snapshot.due(i)] == [10, 20, 30, 40]
 
 

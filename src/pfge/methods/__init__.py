@@ -1,0 +1,52 @@
+"""Methods: one table that everything else asks, and the rows that results have of them."""
+
+from pfge.methods.method import Method
+from pfge.methods.rows import (
+    START,
+    base_of,
+    is_for_reference,
+    is_starred,
+    known_rows,
+    method_of,
+    row_order,
+    schedule_of,
+    starred,
+    style_of,
+    styles,
+)
+from pfge.methods.setting import Setting, Variant
+from pfge.methods.style import NEUTRAL, Mark, Style
+from pfge.methods.table import (
+    DEFAULT_METHODS,
+    METHODS,
+    find_reference,
+    make_collector,
+    reference_first,
+    register,
+)
+
+__all__ = [
+    "DEFAULT_METHODS",
+    "METHODS",
+    "NEUTRAL",
+    "START",
+    "Mark",
+    "Method",
+    "Setting",
+    "Style",
+    "Variant",
+    "base_of",
+    "find_reference",
+    "is_for_reference",
+    "is_starred",
+    "known_rows",
+    "make_collector",
+    "method_of",
+    "reference_first",
+    "register",
+    "row_order",
+    "schedule_of",
+    "starred",
+    "style_of",
+    "styles",
+]

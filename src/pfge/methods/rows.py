@@ -1,0 +1,84 @@
+"""Rows of results by name: the start w0, a method, or the last members of a method (`FGE*`)."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pfge.methods.method import Method
+from pfge.methods.setting import Setting
+from pfge.methods.style import NEUTRAL, SPARE, Style
+from pfge.methods.table import METHODS
+from pfge.schedules import Schedule
+
+START = "w0"
+"""The row of the start weights, which is there without being asked for."""
+_STAR = "*"
+
+
+def starred(name: str) -> str:
+    """Return the row of the last members of a method.
+
+    >>> starred("FGE")
+    'FGE*'
+    """
+    return name + _STAR
+
+
+def is_starred(row: str) -> bool:
+    """Tell whether a row is of the last members of a method."""
+    return row.endswith(_STAR)
+
+
+def base_of(row: str) -> str:
+    """Return the name of the method that a row belongs to.
+
+    >>> base_of("FGE*"), base_of("FGE")
+    ('FGE', 'FGE')
+    """
+    return row.removesuffix(_STAR)
+
+
+def method_of(row: str) -> Method | None:
+    """Return the method that a row belongs to; None for w0, and for rows that the table does not know."""
+    return METHODS.get(base_of(row))
+
+
+def known_rows() -> list[str]:
+    """Return the rows that a config can ask for, in the order of tables."""
+    return [
+        row
+        for method in METHODS.values()
+        for row in ((method.name, starred(method.name)) if method.starred else (method.name,))
+    ]
+
+
+def row_order(rows: Iterable[str]) -> list[str]:
+    """Return rows in the order of tables: w0, those of the table of methods, then others in their own."""
+    found = list(rows)
+    known = [START, *known_rows()]
+    return [row for row in known if row in found] + [row for row in found if row not in known]
+
+
+def is_for_reference(row: str) -> bool:
+    """Tell whether a row stands apart from the others: the start, or what needs many times the memory."""
+    return row == START or (row in METHODS and METHODS[row].for_reference)
+
+
+def schedule_of(row: str, setting: Setting) -> Schedule:
+    """Return the learning rate that a row's members were made with; the shared one if it is not known."""
+    method = method_of(row)
+    return method.schedule(setting) if method else setting.schedule()
+
+
+def style_of(row: str) -> Style:
+    """Return how a row looks: its method's style, with open marks for last members, or a neutral one."""
+    method = method_of(row)
+    if method is None or method.style is None:
+        return NEUTRAL
+    return replace(method.style, open=True) if is_starred(row) else method.style
+
+
+def styles(rows: Iterable[str]) -> dict[str, Style]:
+    """Return the style of each row; those without a style of their own share the ones that are left."""
+    found = {row: style_of(row) for row in rows}
+    without = [row for row, style in found.items() if style is NEUTRAL and row != START]
+    return found | {row: SPARE[number % len(SPARE)] for number, row in enumerate(without)}

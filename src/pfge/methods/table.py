@@ -1,0 +1,183 @@
+"""The table of methods. An entry is all that configs, comparisons, tables and figures need of a method."""
+
+from pathlib import Path
+
+from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector
+from pfge.collectors.stores import Store
+from pfge.methods.method import Method
+from pfge.methods.setting import Setting
+from pfge.methods.style import Style
+from pfge.schedules import CosineRestarts
+
+
+def _points(setting: Setting) -> int:
+    """Return how many members FGE has: SWAG has as many samples, so that both take the same memory."""
+    return max((setting.iterations - (setting.phase or setting.cycle)) // setting.cycle + 1, 1)
+
+
+# Tables and legends have this order. Colors are the palette of Okabe and Ito; yellow is darkened on a light
+# page, and black is white on a dark one.
+_ENTRIES = (
+    Method(
+        "SWA",
+        description="One model: the mean of the weights at the end of every cycle.",
+        source="Izmailov et al., Averaging Weights Leads to Wider Optima and Better Generalization, UAI 2018",
+        path="shared",
+        collector=lambda setting, _seed, _store: SWA(
+            setting.cycle, phase=setting.phase, average_start=setting.averages_start
+        ),
+        members="one",
+        averages=True,
+        default=True,
+        planned=True,
+        style=Style("#c98500", "#e69f00", "up"),
+    ),
+    Method(
+        "EMA",
+        description="One model: an exponential moving average of the weights.",
+        source="Tarvainen and Valpola, Mean Teachers Are Better Role Models, NIPS 2017",
+        path="shared",
+        collector=lambda setting, _seed, _store: EMA(setting.ema_decay),
+        members="one",
+        averages=True,
+        style=Style("#3f9bd1", "#56b4e9", "down"),
+    ),
+    Method(
+        "FGE",
+        description="The weights at the end of every cycle, each as a member.",
+        source="Garipov et al., Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs, NeurIPS 2018",
+        path="shared",
+        collector=lambda setting, _seed, store: FGE(setting.cycle, phase=setting.phase, store=store),
+        members="cycle",
+        starred=True,
+        default=True,
+        for_reference=True,
+        shows_members=True,
+        rates_title="a member each cycle",
+        planned=True,
+        style=Style("#0072b2", "#4ea3dd", "square"),
+    ),
+    Method(
+        "SWAG",
+        description="Samples of a Gaussian that is fitted to the weights at the end of every cycle.",
+        source="Maddox et al., A Simple Baseline for Bayesian Uncertainty in Deep Learning, NeurIPS 2019",
+        path="shared",
+        collector=lambda setting, seed, _store: SWAG(
+            setting.cycle, phase=setting.phase, samples=_points(setting), seed=seed
+        ),
+        starred=True,
+        least_cycles=2,  # a variance needs two points
+        default=True,
+        for_reference=True,
+        style=Style("#00886a", "#1fb892", "diamond"),
+    ),
+    Method(
+        "PFGE",
+        description="SWA once a period; each mean is a member, and the next period starts from it.",
+        source="Guo, Jin and Liu, PFGE: Parsimonious Fast Geometric Ensembling of DNNs, ICIC 2023",
+        path="own",
+        collector=lambda setting, _seed, store: PFGE(
+            setting.cycle,
+            setting.period,
+            phase=setting.phase,
+            average_start=setting.averages_start,
+            clear_momentum=setting.clear_momentum,
+            store=store,
+        ),
+        members="period",
+        averages=True,
+        default=True,
+        reference=True,
+        rival="FGE",
+        shows_members=True,
+        rates_title="an average each cycle, a member each period",
+        planned=True,
+        style=Style("#d55e00", "#ff7f2a", "circle", strong=True),
+    ),
+    Method(
+        "Snapshot",
+        description="The weights at the end of every period, over which the rate is annealed once.",
+        source="Huang et al., Snapshot Ensembles: Train 1, Get M for Free, ICLR 2017",
+        path="own",
+        collector=lambda setting, _seed, store: FGE(setting.period, store=store),
+        schedule=lambda setting: CosineRestarts(setting.period, setting.low, setting.high),
+        members="period",
+        rates_title="a member each annealing",
+        style=Style("#b7588a", "#dd8fbb", "right"),
+    ),
+    Method(
+        "MCDropout",
+        description="w0 with dropout left on at test time; each pass is a member.",
+        source="Gal and Ghahramani, Dropout as a Bayesian Approximation, ICML 2016",
+        path="start",
+        needs=("dropout",),
+        style=Style("#8f8400", "#f0e442", "cross"),
+    ),
+    Method(
+        "DeepEnsemble",
+        description="Members that are trained independently, each from its own random start.",
+        source="Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Estimation, NIPS 2017",
+        path="trainings",
+        needs=("pretraining",),
+        style=Style("#1f2430", "#f2f4f8", "star"),
+    ),
+)
+
+METHODS: dict[str, Method] = {}
+"""Every method by its name, in the order of tables; `register` adds one."""
+
+
+def register(method: Method) -> None:
+    """Add a method to the table.
+
+    From then on configs take its name, `pfge compare` runs it, and tables and figures show it after the
+    others.
+
+    Raises:
+        ValueError: There is a method of that name, in upper or lower case, or another reference.
+    """
+    if method.name.lower() in map(str.lower, METHODS):  # a file system may not tell the two apart
+        raise ValueError(
+            f"a method's name must differ from {', '.join(METHODS)}, not only in upper and lower case, got "
+            f"{method.name!r}; choose another"
+        )
+    if method.reference and any(other.reference for other in METHODS.values()):
+        raise ValueError(
+            f"one method is the reference, which is {find_reference().name}, got {method.name} as another; "
+            "leave reference out"
+        )
+    METHODS[method.name] = method
+
+
+def find_reference() -> Method:
+    """Return the method that the others are compared with."""
+    return next(method for method in METHODS.values() if method.reference)
+
+
+def reference_first(methods: list[Method]) -> list[Method]:
+    """Return methods with the reference before the others, which keep their order."""
+    return sorted(methods, key=lambda method: not method.reference)
+
+
+def make_collector(
+    name: str, setting: Setting, *, seed: int = 0, store: Store | str | Path | None = None
+) -> Collector:
+    """Return the collector of a method.
+
+    Args:
+        name: A method of a shared or own path.
+        setting: What the methods share.
+        seed: For methods that sample.
+        store: A folder for the members of methods that make them one by one.
+    """
+    method = METHODS.get(name)
+    if method is None or method.collector is None:
+        known = [method.name for method in METHODS.values() if method.collector]
+        raise ValueError(f"there is no method {name!r} with a collector; choose from {', '.join(known)}")
+    return method.collector(setting, seed, store)
+
+
+for _method in _ENTRIES:
+    register(_method)
+DEFAULT_METHODS = tuple(method.name for method in _ENTRIES if method.default)
+"""Those of the paper: what a comparison has unless its config says otherwise."""
