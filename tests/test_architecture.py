@@ -1,11 +1,14 @@
 """The rules of docs/architecture.md that a program can check."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pfge.methods import known_rows
 
 SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 
@@ -63,3 +66,44 @@ def test_importing_pfge_loads_torch_and_safetensors_only() -> None:
     code = f"import sys, pfge; print([name for name in {heavy!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"
+
+
+def quoted_names(file: Path) -> set[str]:
+    """Return the strings of a file that are a method's name or a starred row."""
+    text = file.read_text()
+    if file.suffix == ".py":
+        tree = ast.parse(text)
+        exported = {  # a public class may have the name of a method
+            id(name)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+            for name in ast.walk(node.value)
+        }
+        strings = {
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in exported
+        }
+    else:
+        strings = {match[2] for match in re.finditer(r"""(["'`])(.*?)\1""", text)}
+    return strings & {*known_rows()}
+
+
+def test_methods_are_named_in_their_table_only() -> None:
+    sources = [file for suffix in ("py", "js", "html", "css") for file in SOURCE.rglob(f"*.{suffix}")]
+    naming = [file.relative_to(SOURCE) for file in sources if quoted_names(file)]
+    # A collector's own file may name its class.
+    assert [file for file in naming if file.parts[0] != "collectors"] == [Path("methods", "table.py")]
+
+
+def test_names_are_found_in_python_and_javascript(tmp_path: Path) -> None:
+    python, script = tmp_path / "a.py", tmp_path / "a.js"
+    python.write_text('__all__ = ["SWA"]\nif method == "PFGE" or name == f"{x}EMA": print("PFGE is good")\n')
+    script.write_text("const isStrong = method === 'PFGE' || method === \"FGE*\"; // not SWA\n")
+    assert quoted_names(python) == {"PFGE", "EMA"}
+    assert quoted_names(script) == {"PFGE", "FGE*"}
+
+
+def test_the_star_of_a_row_is_known_to_methods_only() -> None:
+    handled = re.compile(r"""(strip|suffix|with|replace|partition|split)\(["']\*["']""")
+    assert [file for file in SOURCE.rglob("*.py") if handled.search(file.read_text())] == []
