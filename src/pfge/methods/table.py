@@ -130,8 +130,20 @@ METHODS: dict[str, Method] = {}
 def register(method: Method) -> None:
     """Add a method to the table.
 
-    From then on configs take its name, `pfge compare` runs it, and tables and figures show it after the
+    From then on configs take its name, a comparison runs it, and tables and figures show it after the
     others.
+
+    >>> sparse = Method(
+    ...     "Sparse",
+    ...     description="FGE with a member every second cycle.",
+    ...     source="",
+    ...     path="shared",
+    ...     collector=lambda setting, seed, store: FGE(2 * setting.cycle, store=store),
+    ... )
+    >>> register(sparse)
+    >>> METHODS["Sparse"] is sparse
+    True
+    >>> del METHODS["Sparse"]
 
     Raises:
         ValueError: There is a method of that name, in upper or lower case, or another reference.

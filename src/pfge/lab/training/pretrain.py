@@ -90,7 +90,7 @@ def _make_w0(session: Session, seed: int, number: int) -> nn.Module:
         _check_that_members_can_start_there(session, model)
     if recipe.epochs:
         checkpoint = CHECKPOINT if number == 1 else f"pretrain-{number}.checkpoint"
-        name = "w0" if number == 1 else f"member {number} of DeepEnsemble"
+        name = "w0" if number == 1 else f"start {number}"
         _train(
             session, own_seed, model, session.folder.of_seed(seed) / checkpoint, f"seed {seed}: find {name}"
         )
