@@ -1,4 +1,5 @@
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,11 +60,11 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_failed_write_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_checkpoint(tmp_path / "state", {"n": 1})
 
-    def half(tensors: object, path: Path, metadata: object) -> None:  # noqa: ARG001
-        path.write_bytes(b"half")
+    def half(*_: object) -> Iterator[bytes]:
+        yield b"half"
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("pfge.storage.files.save_file", half)
+    monkeypatch.setattr("pfge.storage.files.tensor_file", half)
     with pytest.raises(OSError, match="No space left"):
         save_checkpoint(tmp_path / "state", {"n": 2})
     assert load_checkpoint(tmp_path / "state") == {"n": 1}

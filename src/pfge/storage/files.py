@@ -3,15 +3,15 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from pfge.storage.tensor_bytes import tensor_file
 from pfge.weights import Weights
 
 
@@ -70,17 +70,13 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
     """Write tensors as one safetensors file, atomically and without copying those on the CPU."""
-    owned = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with atomic_path(path) as temporary:
-        temporary.touch()
-        mode = temporary.stat().st_mode  # what the user's umask allows; the library would allow less
-        try:
-            save_file(owned, temporary, metadata)
-        except SafetensorError as error:  # a full disk, too, comes as this
-            raise StorageError(f"{path} could not be written: {error}") from None
-        temporary.chmod(mode)
+    with atomic_path(path) as temporary, temporary.open("wb", buffering=1 << 20) as file:
+        for part in tensor_file(tensors, metadata):
+            file.write(part)
 
 
 def read_tensors(path: Path) -> tuple[Weights, dict[str, str]]:
