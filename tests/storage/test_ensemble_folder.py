@@ -64,12 +64,32 @@ def test_a_crash_while_saving_leaves_the_old_ensemble(folder: Path, monkeypatch:
     torch.testing.assert_close(loaded.predict(X), expected().mean(0))
 
 
-@pytest.mark.parametrize("left", ["member-0123.safetensors", "member.draft", ".manifest.json.77.part"])
+@pytest.mark.parametrize(
+    "left",
+    [
+        "member-0123.safetensors",
+        "packed-0123.safetensors",
+        ".manifest.json.77.part",
+        ".member.0f3a99c1.part",
+        "member.draft",
+        ".tmpAb3dEf",
+    ],
+)
 def test_what_a_killed_process_left_does_not_stop_the_next_save(tmp_path: Path, left: str) -> None:
     (tmp_path / left).write_bytes(b"half")
     Ensemble(make_members(), make_mlp).save(tmp_path)
     torch.testing.assert_close(Ensemble.load(tmp_path, make_mlp).predict(X), expected().mean(0))
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_manifest_never_names_a_file_that_another_writer_removed(tmp_path: Path) -> None:
+    """On a file system where writers of a folder cannot wait for each other."""
+    first = ensemble_folder.EnsembleFolder(tmp_path)
+    entries = [first.write(make_members()[0], 1)]
+    Ensemble(make_members()[1:], make_mlp).save(tmp_path)
+    with pytest.raises(StorageError, match="was removed by another writer of the folder; give each its own"):
+        first.commit(entries)
+    assert len(Ensemble.load(tmp_path, make_mlp)) == 2
 
 
 def test_saving_among_other_files_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from pfge.storage.atomic_files import only_writer
 from pfge.storage.ensemble_folder import MANIFEST, EnsembleFolder, prepare_for_overwrite
 from pfge.storage.files import StorageError
 from pfge.weights import Weights, copy_weights
@@ -90,7 +91,8 @@ class FolderStore:
                 "resume from that run's checkpoint, or choose another folder"
             )
         self._folder = EnsembleFolder(path, method=method)
-        self._folder.commit([])
+        with only_writer(path):
+            self._folder.commit([])
 
     def append(self, iteration: int, weights: Weights) -> None:
         """Write the next member."""

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from pfge.ensemble import Ensemble
 from pfge.export.ensemble_graph import EnsembleGraph
 from pfge.packed import PackedMembers
-from pfge.storage.files import atomic_path
+from pfge.storage.atomic_files import atomic_path
 
 TOLERANCE = 1e-4
 

@@ -71,7 +71,7 @@ class PackedFolder:
             **temperature_entries(self.temperatures),
             **asdict(entry),
         }
-        commit_manifest(path, manifest, {entry.file})
+        commit_manifest(path, manifest, [entry])
 
     @classmethod
     def open(cls, path: Path) -> "PackedFolder":

@@ -7,6 +7,7 @@ from pathlib import Path
 from pfge.calibration import UNSCALED, Temperatures
 from pfge.packed.packed_folder import PackedFolder, is_packed_folder
 from pfge.packed.packed_members import PackedMembers
+from pfge.storage.atomic_files import only_writer
 from pfge.storage.ensemble_folder import EnsembleFolder, prepare_for_overwrite
 from pfge.weights import Weights
 
@@ -24,14 +25,16 @@ class SavedEnsemble:
     def write(self, path: Path) -> None:
         """Write the members to a folder; an ensemble that was there is replaced at once, at the end."""
         prepare_for_overwrite(path)
-        if isinstance(self.members, PackedMembers):
-            packed = PackedFolder(self.members, self.method, self.model, self.iterations, self.temperatures)
-            packed.save(path)
-        else:
-            target = EnsembleFolder(
-                path, method=self.method, model=self.model, temperatures=self.temperatures
-            )
-            target.commit([target.write(m, i) for m, i in zip(self.members, self.iterations, strict=True)])
+        with only_writer(path):
+            if isinstance(self.members, PackedMembers):
+                about = self.method, self.model, self.iterations, self.temperatures
+                PackedFolder(self.members, *about).save(path)
+            else:
+                folder = EnsembleFolder(
+                    path, method=self.method, model=self.model, temperatures=self.temperatures
+                )
+                members = zip(self.members, self.iterations, strict=True)
+                folder.commit([folder.write(weights, iteration) for weights, iteration in members])
 
     @classmethod
     def read(cls, path: Path) -> "SavedEnsemble":

@@ -1,10 +1,12 @@
 """An ensemble on disk: one safetensors file a member, and a manifest that is replaced last."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pfge.calibration import UNSCALED, Temperatures
+from pfge.storage.atomic_files import is_leftover, only_writer, publish, remove_leftovers, temporary_file
 from pfge.storage.files import (
     StorageError,
     checksum,
@@ -12,15 +14,15 @@ from pfge.storage.files import (
     read_shapes,
     read_tensors,
     write_json,
-    write_tensors,
+    write_parts,
 )
 from pfge.storage.lazy_members import LazyMembers
+from pfge.storage.tensor_bytes import tensor_file
 from pfge.weights import Weights
 
 FORMAT = "pfge-ensemble"
 VERSION = 1
 MANIFEST = "manifest.json"
-DRAFT = "member.draft"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +99,13 @@ class EnsembleFolder:
             **temperature_entries(self.temperatures),
             "members": [asdict(entry) for entry in entries],
         }
-        commit_manifest(self.path, manifest, {entry.file for entry in entries})
+        commit_manifest(self.path, manifest, entries)
         self.entries = list(entries)
 
     def append(self, weights: Weights, iteration: int | None) -> None:
         """Write one more member."""
-        self.commit([*self.entries, self.write(weights, iteration)])
+        with only_writer(self.path):
+            self.commit([*self.entries, self.write(weights, iteration)])
 
     def members(self) -> LazyMembers:
         """Return the members as they are now, each read when it is asked for."""
@@ -131,25 +134,34 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return read_json_object(path / MANIFEST)
 
 
-def write_file(path: Path, kind: str, tensors: Weights, metadata: dict[str, str] | None = None) -> FileEntry:
+def write_file(
+    path: Path, kind: str, tensors: Weights, metadata: Mapping[str, str] | None = None
+) -> FileEntry:
     """Write tensors to a file of a folder, which does not count until a manifest names it."""
-    path.mkdir(parents=True, exist_ok=True)
-    draft = path / DRAFT
-    write_tensors(draft, tensors, metadata)
-    digest = checksum(draft)
+    with temporary_file(path, kind) as temporary:
+        entry = _entry(kind, *write_parts(temporary, tensor_file(tensors, metadata)))
+        publish(temporary, path / entry.file)
+    return entry
+
+
+def _entry(kind: str, size: int, digest: str) -> FileEntry:
     # The digest in the name: a new file never overwrites one that the old manifest names.
-    file = f"{kind}-{digest[:16]}.safetensors"
-    draft.replace(path / file)
-    return FileEntry(file=file, bytes=(path / file).stat().st_size, sha256=digest)
+    return FileEntry(file=f"{kind}-{digest[:16]}.safetensors", bytes=size, sha256=digest)
 
 
-def commit_manifest(path: Path, manifest: dict[str, Any], counted: set[str]) -> None:
-    """Replace a folder's manifest, and then remove files that no longer count."""
-    path.mkdir(parents=True, exist_ok=True)
+def commit_manifest(path: Path, manifest: dict[str, Any], entries: Sequence[FileEntry]) -> None:
+    """Replace a folder's manifest by one that names these files, and then remove files that do not count."""
+    counted = {entry.file for entry in entries}
+    for name in counted:
+        if not (path / name).exists():
+            raise StorageError(
+                f"{path / name} was removed by another writer of the folder; give each its own folder"
+            )
     write_json(path / MANIFEST, manifest)
     for file in path.iterdir():
-        if _is_ours(file) and file.name not in counted:
+        if _holds_members(file) and file.name not in counted:
             file.unlink(missing_ok=True)
+    remove_leftovers(path)
 
 
 def verify_file(path: Path, entry: FileEntry, what: str) -> Path:
@@ -170,15 +182,14 @@ def prepare_for_overwrite(path: Path) -> None:
     """Refuse a folder whose files are somebody else's."""
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path} must be a folder, but it is a file; choose another name")
-    if path.is_dir() and not (path / MANIFEST).exists() and not all(map(_is_ours, path.iterdir())):
+    if not path.is_dir() or (path / MANIFEST).exists():
+        return
+    if not all(_holds_members(file) or is_leftover(file.name) for file in path.iterdir()):
         raise StorageError(f"{path} holds other files and no ensemble; choose an empty or new folder")
 
 
-def _is_ours(file: Path) -> bool:
-    """Tell whether the file holds members or is what a process that was killed may have left of one."""
-    return file.name == DRAFT or any(
-        map(file.match, ("member-*.safetensors", "packed-*.safetensors", ".*.part"))
-    )
+def _holds_members(file: Path) -> bool:
+    return file.match("member-*.safetensors") or file.match("packed-*.safetensors")
 
 
 def is_inside(file: str) -> bool:

@@ -1,16 +1,15 @@
-"""Files that are never seen half-written: tensors as safetensors, everything else as JSON."""
+"""Files of tensors, as safetensors, and of everything else, as JSON."""
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pfge.storage.atomic_files import atomic_path
 from pfge.storage.tensor_bytes import tensor_file
 from pfge.weights import Weights
 
@@ -28,22 +27,6 @@ class StorageError(ValueError):
         ...     print(error)
         missing.checkpoint is missing; check the path
     """
-
-
-@contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to; it takes the real name once its bytes are on disk.
-
-    A crash or an error leaves the old file, or none, under the real name.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield temporary
-        _flush(temporary)
-        temporary.replace(path)
-        _flush(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -74,9 +57,27 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write tensors as one safetensors file, atomically and without copying those on the CPU."""
-    with atomic_path(path) as temporary, temporary.open("wb", buffering=1 << 20) as file:
-        for part in tensor_file(tensors, metadata):
-            file.write(part)
+    with atomic_path(path) as temporary:
+        write_parts(temporary, tensor_file(tensors, metadata))
+
+
+def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> tuple[int, str]:
+    """Write a file in parts, and return the size and the SHA-256 of what was written."""
+    with path.open("wb", buffering=1 << 20) as file:
+        return measure_parts(parts, file.write)
+
+
+def measure_parts(
+    parts: Iterable[bytes | memoryview], write: Callable[[bytes | memoryview], object] | None = None
+) -> tuple[int, str]:
+    """Return the size and the SHA-256 of a file in parts, each of which is also written if asked to."""
+    size, digest = 0, hashlib.sha256()
+    for part in parts:
+        if write is not None:
+            write(part)
+        size += len(part)
+        digest.update(part)
+    return size, digest.hexdigest()
 
 
 def read_tensors(path: Path) -> tuple[Weights, dict[str, str]]:
@@ -103,11 +104,3 @@ def checksum(path: Path) -> str:
     """Return the SHA-256 of a file, as sha256sum prints it."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

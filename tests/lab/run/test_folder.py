@@ -11,7 +11,6 @@ from pfge import StorageError
 from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.run.folder import RunFolder, describe_environment
-from pfge.storage import files as storage
 
 
 def changed(*overrides: str) -> Experiment:
@@ -114,12 +113,41 @@ def test_a_process_that_was_killed_at_its_start_leaves_a_folder_to_continue(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", replace)
         patched.setattr(Path, "unlink", lambda *_, **__: None)  # the dead tidy nothing up
-        patched.setattr(storage.os, "getpid", lambda: 12345)
         with pytest.raises(Killed), RunFolder(tmp_path).opened(Experiment()):
             raise Killed
-    assert len(list(tmp_path.glob(".*.12345.part"))) == (replaced < 2)
+    assert len(list(tmp_path.glob(".*.part"))) == (replaced < 2)
     with RunFolder(tmp_path).opened(Experiment()):
         assert load_experiment(tmp_path / "config.toml") == Experiment()
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "config.toml", "environment.json"]
+
+
+def test_what_killed_processes_left_is_removed_from_the_runs_own_folders(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).opened(Experiment()):
+        pass
+    own = [tmp_path, *(tmp_path / "seed-1" / name for name in ("", "scores", "ensembles/SWA", "members/SWA"))]
+    for folder in own:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (".w0.safetensors.12.part", ".tmpAb3dEf"):
+            (folder / name).write_text("half")
+    others = [
+        tmp_path / "logs" / ".a.12.part",
+        tmp_path / "seed-1" / "w0.safetensors",
+        tmp_path / "notes.part",
+    ]
+    for file in others:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("whole")
+    with RunFolder(tmp_path).opened(Experiment()):
+        assert [file for folder in own for file in folder.glob(".*") if file.name != ".lock"] == []
+    assert all(file.exists() for file in others)
+
+
+def test_a_refused_folder_is_left_as_it_is(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).opened(Experiment()):
+        pass
+    (tmp_path / ".config.toml.12.part").write_text("half")
+    refused(tmp_path, changed("ensemble.high=0.1"))
+    assert (tmp_path / ".config.toml.12.part").exists()
 
 
 def test_seeds_and_ensembles_have_their_own_folders(tmp_path: Path) -> None:

@@ -173,12 +173,8 @@ def _make_collector(session: Session, seed: int, setting: Setting, name: str, *c
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what only an unfinished run needs, and what a killed one left half-written."""
+    """Remove what only an unfinished run needs."""
     shutil.rmtree(folder / MEMBERS, ignore_errors=True)
     # A deep ensemble has the later w0s as its members.
-    for file in (
-        f
-        for pattern in ("*.checkpoint", ".*.part", "scores/.*.part", "w0-*.safetensors")
-        for f in folder.glob(pattern)
-    ):
+    for file in (*folder.glob("*.checkpoint"), *folder.glob("w0-*.safetensors")):
         file.unlink()

@@ -135,8 +135,6 @@ def _result(session: Session, pair: Pair, ensemble: Ensemble) -> dict[str, Any]:
             raise ValueError(f"{pair}: {error}") from error
         append_result(session.folder.connectivity, found[0])
     checkpoint.unlink(missing_ok=True)
-    for part in checkpoint.parent.glob(f".{checkpoint.name}.*.part"):  # a killed process may have left one
-        part.unlink()
     return found[0]
 
 

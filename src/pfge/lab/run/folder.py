@@ -17,6 +17,7 @@ from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import differences, load_experiment, to_toml
 from pfge.lab.run.trust import load_run_config
 from pfge.methods import base_of, is_starred
+from pfge.storage.atomic_files import is_leftover, remove_leftovers
 from pfge.storage.files import StorageError, write_json, write_text
 
 CONFIG = "config.toml"
@@ -100,7 +101,7 @@ class RunFolder:
 
     @contextmanager
     def opened(self, experiment: Experiment) -> Iterator[None]:
-        """Hold the folder for this process, new or continued.
+        """Hold the folder for this process, new or continued, without what killed processes left in it.
 
         Raises:
             StorageError: Another process holds it, or it was made by another config.
@@ -114,6 +115,9 @@ class RunFolder:
                     f"{self.path} is in use by another process; wait for it, or give another --out"
                 ) from None
             self._describe(experiment)
+            remove_leftovers(self.path)
+            for folder in self.path.glob("seed-*"):
+                remove_leftovers(folder, below=True)
             yield
 
     def _seed(self, seed: int) -> Path:
@@ -123,7 +127,7 @@ class RunFolder:
     def _make(self) -> None:
         ours = {".lock", ENVIRONMENT}  # a process that was killed at once may have left no config
         found = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
-        if CONFIG not in found and any(name not in ours and not name.endswith(".part") for name in found):
+        if CONFIG not in found and any(name not in ours and not is_leftover(name) for name in found):
             raise StorageError(f"{self.path} holds other files and no run; give an empty or new --out")
         try:
             self.path.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pfge.methods import NEUTRAL, Style, styles
 from pfge.reports.figures.figure import Figure, Panel, Series
-from pfge.storage.files import atomic_path
+from pfge.storage.atomic_files import atomic_path
 
 try:
     import matplotlib as mpl
