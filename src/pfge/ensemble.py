@@ -297,8 +297,14 @@ class Ensemble:
 
     def save(self, folder: str | Path) -> None:
         """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""
-        saved = SavedEnsemble(self.members, self.method, self.model, self.iterations, self.temperatures)
-        saved.write(Path(folder))
+        self._saved().write(Path(folder))
+
+    def file_bytes(self) -> int:
+        """Return the size of all files that `save` writes, without writing one."""
+        return self._saved().file_bytes()
+
+    def _saved(self) -> SavedEnsemble:
+        return SavedEnsemble(self.members, self.method, self.model, self.iterations, self.temperatures)
 
     @classmethod
     def load(

@@ -234,6 +234,7 @@ def test_a_cascade_is_saved_and_loaded(tmp_path: Path) -> None:
     cascade = Cascade((2, 0, 1), 0.8125, "agreement")
     cascade.save(tmp_path / "cascade.json")
     assert Cascade.load(tmp_path / "cascade.json") == cascade
+    assert cascade.file_bytes() == (tmp_path / "cascade.json").stat().st_size
 
 
 def test_a_cascade_with_a_threshold_after_each_member_is_saved_and_loaded(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ def test_everything_is_in_one_file_beside_the_manifest(folder: Path) -> None:
     assert sorted(file.suffix for file in folder.iterdir()) == [".json", ".safetensors"]
 
 
+def test_the_size_of_the_files_is_known_before_they_are_written(folder: Path) -> None:
+    ensemble = Ensemble(make_packed(), make_mlp, method="PFGE", iterations=[10, 20, 30, 40])
+    assert ensemble.file_bytes() == sum(file.stat().st_size for file in folder.iterdir())
+
+
 def test_the_files_take_little_more_than_the_tensors(tmp_path: Path) -> None:
     g = torch.Generator().manual_seed(0)
     members = [{"w": torch.rand(200, 300, generator=g), "b": torch.rand(200, generator=g)} for _ in range(3)]

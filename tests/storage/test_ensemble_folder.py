@@ -92,6 +92,15 @@ def test_a_manifest_never_names_a_file_that_another_writer_removed(tmp_path: Pat
     assert len(Ensemble.load(tmp_path, make_mlp)) == 2
 
 
+def test_the_size_of_the_files_is_known_before_they_are_written(folder: Path) -> None:
+    ensemble = Ensemble.load(folder, make_mlp)
+    assert ensemble.file_bytes() == sum(file.stat().st_size for file in folder.iterdir())
+    twice = Ensemble([*make_members(), make_members()[0]], make_mlp)
+    twice.save(folder)
+    assert len(list(folder.iterdir())) == 4  # equal members are one file
+    assert twice.file_bytes() == sum(file.stat().st_size for file in folder.iterdir())
+
+
 def test_saving_among_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_text("x")
     with pytest.raises(StorageError, match="holds other files and no ensemble; choose"):

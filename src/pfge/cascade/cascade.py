@@ -13,7 +13,7 @@ from torch import Tensor
 from pfge.calibration import scale_probabilities
 from pfge.ensemble import Ensemble
 from pfge.metrics.functional import accuracy, expected_calibration_error, negative_log_likelihood
-from pfge.storage.files import StorageError, read_json_object, write_json
+from pfge.storage.files import StorageError, json_text, read_json_object, write_json
 
 FORMAT = "pfge-cascade"
 VERSION = 2
@@ -171,8 +171,14 @@ class Cascade:
 
     def save(self, path: str | Path) -> None:
         """Write the cascade as JSON, for example as cascade.json in the ensemble's folder."""
-        fields = asdict(self) | {"order": list(self.order)}
-        write_json(Path(path), {"format": FORMAT, "version": VERSION, **fields})
+        write_json(Path(path), self._to_json())
+
+    def file_bytes(self) -> int:
+        """Return the size of the file that `save` writes, without writing it."""
+        return len(json_text(self._to_json()).encode())
+
+    def _to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, "version": VERSION, **asdict(self), "order": list(self.order)}
 
     @classmethod
     def load(cls, path: str | Path) -> "Cascade":

@@ -19,11 +19,13 @@ from pfge.storage.ensemble_folder import (
     MANIFEST,
     FileEntry,
     commit_manifest,
+    describe_file,
     is_inside,
     read_manifest,
     read_temperatures,
     require_format,
     temperature_entries,
+    total_bytes,
     verify_file,
     write_file,
 )
@@ -31,6 +33,7 @@ from pfge.storage.files import StorageError, read_tensors
 
 FORMAT = "pfge-packed-ensemble"
 VERSION = 1
+KIND = "packed"  # what the file's name begins with
 LAYOUT = "layout"  # the key of the file's metadata
 
 Spec = str | list[int] | None
@@ -48,7 +51,17 @@ class PackedFolder:
     temperatures: Temperatures = UNSCALED
 
     def save(self, path: Path) -> None:
-        """Write the members, which replace those in the folder at once, at the end.
+        """Write the members, which replace those in the folder at once, at the end."""
+        entry = write_file(path, KIND, *self._file())
+        commit_manifest(path, self._manifest(entry), [entry])
+
+    def file_bytes(self) -> int:
+        """Return the size of all files that `save` writes, without writing one."""
+        entry = describe_file(KIND, *self._file())
+        return total_bytes(self._manifest(entry), [entry])
+
+    def _file(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Return the tensors and the metadata of the file.
 
         Numbers of one kind lie in one tensor, a row a member, in the order of the layout: a header for
         every small tensor would take more bytes than the tensor.
@@ -60,9 +73,10 @@ class PackedFolder:
         packed = list(self.members.tensors.values())
         tensors = _join("base", [[t.base] for t in packed if t.base is not None])
         tensors |= _join("each", [t.each for t in packed if t.each])
-        metadata = {LAYOUT: json.dumps(layout, separators=(",", ":"))}
-        entry = write_file(path, "packed", tensors, metadata)
-        manifest = {
+        return tensors, {LAYOUT: json.dumps(layout, separators=(",", ":"))}
+
+    def _manifest(self, entry: FileEntry) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             "version": VERSION,
             "method": self.method,
@@ -71,7 +85,6 @@ class PackedFolder:
             **temperature_entries(self.temperatures),
             **asdict(entry),
         }
-        commit_manifest(path, manifest, [entry])
 
     @classmethod
     def open(cls, path: Path) -> "PackedFolder":

@@ -26,15 +26,26 @@ class SavedEnsemble:
         """Write the members to a folder; an ensemble that was there is replaced at once, at the end."""
         prepare_for_overwrite(path)
         with only_writer(path):
-            if isinstance(self.members, PackedMembers):
-                about = self.method, self.model, self.iterations, self.temperatures
-                PackedFolder(self.members, *about).save(path)
+            if packed := self._packed():
+                packed.save(path)
             else:
-                folder = EnsembleFolder(
-                    path, method=self.method, model=self.model, temperatures=self.temperatures
-                )
+                folder = self._plain(path)
                 members = zip(self.members, self.iterations, strict=True)
                 folder.commit([folder.write(weights, iteration) for weights, iteration in members])
+
+    def file_bytes(self) -> int:
+        """Return the size of all files that `write` makes, without making one."""
+        if packed := self._packed():
+            return packed.file_bytes()
+        return self._plain(Path()).file_bytes(self.members, self.iterations)
+
+    def _packed(self) -> PackedFolder | None:
+        if not isinstance(self.members, PackedMembers):
+            return None
+        return PackedFolder(self.members, self.method, self.model, self.iterations, self.temperatures)
+
+    def _plain(self, path: Path) -> EnsembleFolder:
+        return EnsembleFolder(path, method=self.method, model=self.model, temperatures=self.temperatures)
 
     @classmethod
     def read(cls, path: Path) -> "SavedEnsemble":

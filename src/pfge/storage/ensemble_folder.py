@@ -1,6 +1,6 @@
 """An ensemble on disk: one safetensors file a member, and a manifest that is replaced last."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from pfge.storage.atomic_files import is_leftover, only_writer, publish, remove_
 from pfge.storage.files import (
     StorageError,
     checksum,
+    json_text,
+    measure_parts,
     read_json_object,
     read_shapes,
     read_tensors,
@@ -91,15 +93,7 @@ class EnsembleFolder:
 
     def commit(self, entries: list[Entry]) -> None:
         """Make these the folder's members, all at once, and remove files that no longer count."""
-        manifest = {
-            "format": FORMAT,
-            "version": VERSION,
-            "method": self.method,
-            "model": self.model,
-            **temperature_entries(self.temperatures),
-            "members": [asdict(entry) for entry in entries],
-        }
-        commit_manifest(self.path, manifest, entries)
+        commit_manifest(self.path, self._manifest(entries), entries)
         self.entries = list(entries)
 
     def append(self, weights: Weights, iteration: int | None) -> None:
@@ -107,10 +101,28 @@ class EnsembleFolder:
         with only_writer(self.path):
             self.commit([*self.entries, self.write(weights, iteration)])
 
+    def file_bytes(self, members: Iterable[Weights], iterations: Iterable[int | None]) -> int:
+        """Return the size of all files that the folder would have with these members, without writing one."""
+        entries = [
+            Entry(iteration=iteration, **asdict(describe_file("member", weights)))
+            for weights, iteration in zip(members, iterations, strict=True)
+        ]
+        return total_bytes(self._manifest(entries), entries)
+
     def members(self) -> LazyMembers:
         """Return the members as they are now, each read when it is asked for."""
         files = [self.path / entry.file for entry in self.entries]
         return LazyMembers(len(files), lambda index: read_tensors(files[index])[0])
+
+    def _manifest(self, entries: Sequence[Entry]) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "method": self.method,
+            "model": self.model,
+            **temperature_entries(self.temperatures),
+            "members": [asdict(entry) for entry in entries],
+        }
 
     def _verify(self) -> None:
         shapes: dict[str, list[int]] | None = None
@@ -144,6 +156,11 @@ def write_file(
     return entry
 
 
+def describe_file(kind: str, tensors: Weights, metadata: Mapping[str, str] | None = None) -> FileEntry:
+    """Return the entry of the file that `write_file` would write."""
+    return _entry(kind, *measure_parts(tensor_file(tensors, metadata)))
+
+
 def _entry(kind: str, size: int, digest: str) -> FileEntry:
     # The digest in the name: a new file never overwrites one that the old manifest names.
     return FileEntry(file=f"{kind}-{digest[:16]}.safetensors", bytes=size, sha256=digest)
@@ -162,6 +179,12 @@ def commit_manifest(path: Path, manifest: dict[str, Any], entries: Sequence[File
         if _holds_members(file) and file.name not in counted:
             file.unlink(missing_ok=True)
     remove_leftovers(path)
+
+
+def total_bytes(manifest: dict[str, Any], entries: Sequence[FileEntry]) -> int:
+    """Return the size of a manifest and the files that it names."""
+    files = {entry.file: entry.bytes for entry in entries}
+    return len(json_text(manifest).encode()) + sum(files.values())
 
 
 def verify_file(path: Path, entry: FileEntry, what: str) -> Path:

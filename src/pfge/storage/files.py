@@ -35,9 +35,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def json_text(value: Any) -> str:
+    """Return a value as JSON for people and programs."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON for people and programs, atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Write a value as JSON, atomically."""
+    write_text(path, json_text(value))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

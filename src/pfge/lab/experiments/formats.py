@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -134,7 +133,7 @@ def _measure(
     return {
         "members": len(stored),
         "bytes": stored.nbytes,
-        "file_bytes": _file_bytes(stored, cascade),
+        "file_bytes": stored.file_bytes() + (cascade.file_bytes() if cascade else 0),
         "bytes_of_one": session.bytes_of_one,
         "mean_members": asked.double().mean().item(),
         "most_members": int(asked.max()),
@@ -160,15 +159,6 @@ def _pool(answers: Tensor) -> Tensor:
     for member in answers:
         pool.add(member)
     return pool.mean
-
-
-def _file_bytes(ensemble: Ensemble, cascade: Cascade | None) -> int:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "ensemble"
-        ensemble.save(path)
-        if cascade:
-            cascade.save(path / "cascade.json")
-        return sum(file.stat().st_size for file in path.iterdir())
 
 
 def _measured(folder: RunFolder) -> set[Key]:
