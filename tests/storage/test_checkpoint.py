@@ -1,11 +1,20 @@
+"""A state comes back as it was, and a file that is not as it was written is refused."""
+
+import json
 import math
+import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from pfge import StorageError, load_checkpoint, save_checkpoint
+from pfge.storage import checkpoint
+from pfge.storage.files import read_tensors, write_tensors
 
 
 def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -86,3 +95,176 @@ def test_missing_truncated_foreign_and_corrupted_files(tmp_path: Path) -> None:
     path.write_text("a letter")
     with pytest.raises(StorageError, match="must be a whole safetensors file"):
         load_checkpoint(path)
+
+
+def test_the_same_state_gives_the_same_bytes_with_one_key_of_metadata(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        save_checkpoint(tmp_path / name, {"w": torch.ones(3), "n": 1})
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    with safe_open(tmp_path / "first", framework="pt") as file:
+        assert list(file.metadata()) == ["checkpoint"]
+
+
+def test_a_checkpoint_of_the_format_before_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    save_file({}, path, {"format": "pfge-checkpoint-1", "tree": "1", "sha256": "e3b0"})
+    with pytest.raises(StorageError) as caught:
+        load_checkpoint(path)
+    assert str(caught.value) == (
+        f"{path} was written by an older version of pfge; delete it to start that stage again, or finish "
+        "with that version"
+    )
+
+
+@pytest.mark.parametrize(
+    "metadata", [None, {"checkpoint": "pfge-checkpoint-3"}, {"checkpoint": ""}, {"a": "b"}]
+)
+def test_a_file_of_another_format_is_no_checkpoint(tmp_path: Path, metadata: dict[str, str] | None) -> None:
+    save_file({"w": torch.ones(1)}, tmp_path / "state", metadata)
+    with pytest.raises(StorageError, match="must be a checkpoint of format 'pfge-checkpoint-2', found"):
+        load_checkpoint(tmp_path / "state")
+
+
+# Damage
+
+
+SMALL = {
+    "iteration": 1000,
+    "w": torch.tensor([1.0, -2.0]),
+    "optimizer": {"state": {0: {"m": torch.tensor(3, dtype=torch.int16)}}, "groups": [(0.1, True, None)]},
+}
+
+
+def same(first: Any, second: Any) -> bool:
+    """Tell whether two states are equal in types, order and bits."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, torch.Tensor):
+        return first.dtype == second.dtype and torch.equal(first, second)
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return repr(first) == repr(second)
+
+
+def test_every_flipped_bit_is_found_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    save_checkpoint(path, SMALL)
+    whole = path.read_bytes()
+    refused = 0
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            assert same(load_checkpoint(path), SMALL), f"bit {bit} changes the state"
+        except StorageError:
+            refused += 1
+    assert refused > 0.95 * 8 * len(whole)  # not those of the spaces that fill up the header
+
+
+def seal(path: Path, tree: Any, tensors: dict[str, torch.Tensor], digest: str | None = None) -> None:
+    """Write a checkpoint of any tree; its digest is right if none is given."""
+    text = tree if isinstance(tree, str) else json.dumps(tree)
+    digest = digest or checkpoint._digest(text, tensors)
+    write_tensors(path, tensors, {checkpoint.KEY: f"{checkpoint.FORMAT}\n{digest}\n{text}"})
+
+
+def edited(tree: Any, chosen: random.Random) -> Any:
+    """Return a tree with one of its parts replaced, doubled, or left out."""
+    others = (
+        None,
+        True,
+        7,
+        -1.5,
+        "tensor",
+        "dict",
+        [],
+        {},
+        [[]],
+        ["dict", 3],
+        ["tensor", "x"],
+        [{}, 1],
+        [1, 2, 3],
+    )
+    if not isinstance(tree, list) or not tree or chosen.random() < 0.2:
+        return chosen.choice(others)
+    place = chosen.randrange(len(tree))
+    kind = chosen.random()
+    if kind < 0.15:
+        return tree[:place] + tree[place + 1 :]
+    if kind < 0.3:
+        return [*tree, tree[place]]
+    return [*tree[:place], edited(tree[place], chosen), *tree[place + 1 :]]
+
+
+def test_every_edit_of_the_tree_is_found(tmp_path: Path) -> None:
+    """Without a new digest all are; with one, what comes out is a state, or it is refused."""
+    path, chosen = tmp_path / "state", random.Random(5)
+    save_checkpoint(path, SMALL)
+    tensors, metadata = read_tensors(path)
+    form, digest, text = metadata[checkpoint.KEY].split("\n")
+    assert form == checkpoint.FORMAT
+    refused = 0
+    for _ in range(500):
+        tree = edited(json.loads(text), chosen)
+        if json.dumps(tree) == text:
+            continue
+        seal(path, tree, tensors, digest)
+        with pytest.raises(StorageError, match="is corrupted"):
+            load_checkpoint(path)
+        seal(path, tree, tensors)
+        try:
+            save_checkpoint(path, load_checkpoint(path))
+        except StorageError:
+            refused += 1
+    assert refused > 300
+
+
+ONE = {"0:state": torch.ones(1)}
+
+
+@pytest.mark.parametrize(
+    ("tree", "tensors", "message"),
+    [
+        (
+            ["list", [["tensor", "0:state"], ["tensor", "0:state"]]],
+            ONE,
+            "neither a value nor one of its tensors",
+        ),
+        (["tensor", "1:state"], ONE, "neither a value nor one of its tensors"),
+        (["tensor", ["0:state"]], ONE, "neither a value nor one of its tensors"),
+        (3, ONE, "nothing refers to the tensor '0:state'"),
+        (["dict", [["a", 1], ["a", 2]]], {}, "pairs of different keys"),
+        (["dict", [[["a"], 1]]], {}, "pairs of different keys"),
+        (["dict", [[True, 1]]], {}, "pairs of different keys"),
+        (["dict", [[1.5, 1]]], {}, "pairs of different keys"),
+        (["dict", {"a": 1}], {}, "neither a value nor"),
+        (["set", []], {}, "neither a value nor"),
+        ({"a": 1}, {}, "neither a value nor"),
+        ("[", {}, "must hold a state as save_checkpoint writes it, but Expecting value"),
+        ("1" * 5000, {}, "must hold a state as save_checkpoint writes it, but Exceeds the limit"),
+        ("[" * 100_000, {}, "must hold a state as save_checkpoint writes it, but"),
+        ('["list", [' * 101 + "]]" * 101, {}, "is nested more than 100 deep"),
+    ],
+)
+def test_a_tree_of_another_shape_is_refused(
+    tmp_path: Path, tree: Any, tensors: dict[str, torch.Tensor], message: str
+) -> None:
+    seal(tmp_path / "state", tree, tensors)
+    with pytest.raises(StorageError, match=message):
+        load_checkpoint(tmp_path / "state")
+
+
+def test_a_state_may_be_nested_a_hundred_deep_and_no_deeper(tmp_path: Path) -> None:
+    state: list[Any] = []
+    for _ in range(99):
+        state = [state]
+    save_checkpoint(tmp_path / "state", state)
+    assert load_checkpoint(tmp_path / "state") == state
+    with pytest.raises(ValueError, match=r"must be nested at most 100 deep, got more in state\.0\.0"):
+        save_checkpoint(tmp_path / "state", [state])
+    state.append(state)
+    with pytest.raises(ValueError, match="must be nested at most 100 deep"):
+        save_checkpoint(tmp_path / "state", state)

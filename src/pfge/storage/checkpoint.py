@@ -5,12 +5,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pfge.storage.files import StorageError, read_tensors, write_tensors
+from pfge.storage.tensor_bytes import raw_bytes
 
-FORMAT = "pfge-checkpoint-1"
+FORMAT = "pfge-checkpoint-2"
+KEY = "checkpoint"
+"""The one key of the file's metadata; its text is the format, the SHA-256 and the tree, a line each."""
+FORMAT_BEFORE = "pfge-checkpoint-1"  # under a key "format"; its digest left out the tree
+MAX_DEPTH = 100
 
 
 def save_checkpoint(path: Path | str, state: Any) -> None:
@@ -19,7 +23,7 @@ def save_checkpoint(path: Path | str, state: Any) -> None:
     Args:
         path: The file.
         state: Dicts (keys: strings or integers), lists and tuples of tensors, numbers, strings,
-            booleans and None.
+            booleans and None, nested at most 100 deep.
 
     Example:
         >>> import torch, pfge
@@ -30,9 +34,8 @@ def save_checkpoint(path: Path | str, state: Any) -> None:
         >>> trajectory.load_state_dict(pfge.load_checkpoint("run.checkpoint"))
     """
     tensors: dict[str, Tensor] = {}
-    tree = _encode(state, tensors, "state")
-    metadata = {"format": FORMAT, "tree": json.dumps(tree), "sha256": _digest(tensors)}
-    write_tensors(Path(path), tensors, metadata)
+    tree = json.dumps(_encode(state, tensors, "state", MAX_DEPTH))
+    write_tensors(Path(path), tensors, {KEY: f"{FORMAT}\n{_digest(tree, tensors)}\n{tree}"})
 
 
 def load_checkpoint(path: Path | str) -> Any:
@@ -51,32 +54,46 @@ def load_checkpoint(path: Path | str) -> Any:
         {'iteration': 3, 'points': [tensor([1., 1.]), None]}
     """
     tensors, metadata = read_tensors(Path(path))
-    if metadata.get("format") != FORMAT:
-        raise StorageError(f"{path} must have format {FORMAT!r}, found {metadata.get('format')!r}")
-    if _digest(tensors) != metadata.get("sha256"):
-        raise StorageError(f"{path} is corrupted: its tensors do not have the SHA-256 it states")
-    return _decode(json.loads(metadata["tree"]), tensors)
+    if metadata.get("format") == FORMAT_BEFORE:
+        raise StorageError(
+            f"{path} was written by an older version of pfge; delete it to start that stage again, or finish "
+            "with that version"
+        )
+    form, digest, tree = [*metadata.get(KEY, "").split("\n", 2), "", ""][:3]
+    if form != FORMAT:
+        raise StorageError(f"{path} must be a checkpoint of format {FORMAT!r}, found {form!r}")
+    if _digest(tree, tensors) != digest:
+        raise StorageError(f"{path} is corrupted: its content does not have the SHA-256 that it states")
+    try:
+        state = _decode(json.loads(tree), tensors, MAX_DEPTH)
+        if tensors:
+            raise ValueError(f"nothing refers to the tensor {min(tensors)!r}")
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"{path} must hold a state as save_checkpoint writes it, but {error}") from None
+    return state
 
 
 # JSON knows neither tensors, nor tuples, nor integer keys (an optimizer's state has them), so
 # every container and tensor is written as [kind, content].
 
 
-def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
+def _encode(value: Any, tensors: dict[str, Tensor], name: str, depth: int) -> Any:
+    if not depth:
+        raise ValueError(f"a checkpoint must be nested at most {MAX_DEPTH} deep, got more in {name[:60]}")
     match value:
         case Tensor():
             key = f"{len(tensors)}:{name}"
-            tensors[key] = _own_memory(value, tensors)
+            tensors[key] = value
             return ["tensor", key]
         case dict():
             for key in value:
                 if type(key) not in (str, int):
                     raise TypeError(f"a checkpoint's keys must be strings or integers, got {key!r} in {name}")
-            pairs = [[key, _encode(item, tensors, f"{name}.{key}")] for key, item in value.items()]
+            pairs = [[key, _encode(item, tensors, f"{name}.{key}", depth - 1)] for key, item in value.items()]
             return ["dict", pairs]
         case list() | tuple():
-            items = [_encode(item, tensors, f"{name}.{index}") for index, item in enumerate(value)]
-            return [type(value).__name__ if type(value) in (list, tuple) else "tuple", items]
+            items = [_encode(item, tensors, f"{name}.{i}", depth - 1) for i, item in enumerate(value)]
+            return ["list" if type(value) is list else "tuple", items]
         case None | bool() | int() | float() | str():
             return value
     raise TypeError(
@@ -85,32 +102,36 @@ def _encode(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
     )
 
 
-def _own_memory(value: Tensor, others: dict[str, Tensor]) -> Tensor:
-    tensor = value.detach().cpu().contiguous()
-    start = tensor.untyped_storage().data_ptr()
-    # The file format refuses two entries that share memory.
-    shares = any(start == other.untyped_storage().data_ptr() for other in others.values())
-    return tensor.clone() if shares else tensor
-
-
-def _decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
+def _decode(tree: Any, tensors: dict[str, Tensor], depth: int) -> Any:
+    """Return the state; its tensors are taken out of the dict, each once."""
+    if not depth:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
     match tree:
-        case ["tensor", name]:
-            return tensors[name]
-        case ["dict", pairs]:
-            return {key: _decode(item, tensors) for key, item in pairs}
-        case ["list", items]:
-            return [_decode(item, tensors) for item in items]
-        case ["tuple", items]:
-            return tuple(_decode(item, tensors) for item in items)
-    return tree
+        case ["tensor", str(name)] if name in tensors:
+            return tensors.pop(name)
+        case ["dict", [*pairs]]:
+            state = {}
+            for pair in pairs:
+                match pair:
+                    case [str() | int() as key, item] if type(key) is not bool and key not in state:
+                        state[key] = _decode(item, tensors, depth - 1)
+                    case _:
+                        raise ValueError(f"a dict must have pairs of different keys, found {str(pair)[:60]}")
+            return state
+        case ["list", [*items]]:
+            return [_decode(item, tensors, depth - 1) for item in items]
+        case ["tuple", [*items]]:
+            return tuple(_decode(item, tensors, depth - 1) for item in items)
+        case None | bool() | int() | float() | str():
+            return tree
+    raise ValueError(f"its tree holds {str(tree)[:60]}, which is neither a value nor one of its tensors")
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        if tensor.numel():
-            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+def _digest(tree: str, tensors: dict[str, Tensor]) -> str:
+    """Return the SHA-256 of everything that a checkpoint says."""
+    names = sorted(tensors)
+    layout = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
+    digest = hashlib.sha256(json.dumps([tree, layout]).encode())
+    for name in names:
+        digest.update(raw_bytes(tensors[name]))
     return digest.hexdigest()
