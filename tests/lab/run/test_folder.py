@@ -150,6 +150,13 @@ def test_a_refused_folder_is_left_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / ".config.toml.12.part").exists()
 
 
+def test_the_lock_keeps_what_is_in_its_file(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("a file that was linked here by a hard link")
+    with RunFolder(tmp_path).opened(Experiment()):
+        pass
+    assert (tmp_path / ".lock").read_text() == "a file that was linked here by a hard link"
+
+
 def test_seeds_and_ensembles_have_their_own_folders(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert folder.of_seed(7) == tmp_path / "seed-7"

@@ -1,6 +1,5 @@
 """A run's folder: self-describing, used by one process at a time, continued by the same config alone."""
 
-import fcntl
 import os
 import platform
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import lock_descriptor
 
 from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import differences, load_experiment, to_toml
@@ -22,6 +22,7 @@ from pfge.storage.files import StorageError, write_json, write_text
 
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
+LOCK = ".lock"
 ENSEMBLES = "ensembles"
 SEED = r"seed--?\d+"
 
@@ -104,28 +105,46 @@ class RunFolder:
         """Hold the folder for this process, new or continued, without what killed processes left in it.
 
         Raises:
-            StorageError: Another process holds it, or it was made by another config.
+            StorageError: Another process holds it, it was made by another config, or a part of it is a link.
         """
+        self._refuse_links()
         self._make()
-        with (self.path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        try:
+            if not lock_descriptor(lock, blocking=False):
                 raise StorageError(
                     f"{self.path} is in use by another process; wait for it, or give another --out"
-                ) from None
+                )
             self._describe(experiment)
             remove_leftovers(self.path)
-            for folder in self.path.glob("seed-*"):
+            for folder in self._seeds():
                 remove_leftovers(folder, below=True)
             yield
+        finally:
+            os.close(lock)
 
     def _seed(self, seed: int) -> Path:
         """Return the folder of one seed, there or not: who only reads makes none."""
         return self.path / f"seed-{seed}"
 
+    def _seeds(self) -> list[Path]:
+        """Return what is there of all seeds."""
+        return sorted(path for path in self.path.glob("seed-*") if re.fullmatch(SEED, path.name))
+
+    def _refuse_links(self) -> None:
+        """Refuse links in the place of what a run changes or removes, as they lead out of its folder."""
+        files = [self.path / LOCK, self.config, self.environment]
+        results = [self.results, self.connectivity, self.formats]
+        seeds = self._seeds()
+        for path in (*files, *results, *seeds, *(below for seed in seeds for below in seed.rglob("*"))):
+            if path.is_symlink():
+                raise StorageError(
+                    f"{path} is a symbolic link, and a run changes files in its own folder only; put a copy "
+                    "in its place, or give another --out"
+                )
+
     def _make(self) -> None:
-        ours = {".lock", ENVIRONMENT}  # a process that was killed at once may have left no config
+        ours = {LOCK, ENVIRONMENT}  # a process that was killed at once may have left no config
         found = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
         if CONFIG not in found and any(name not in ours and not is_leftover(name) for name in found):
             raise StorageError(f"{self.path} holds other files and no run; give an empty or new --out")
