@@ -53,7 +53,7 @@ def test_a_comparison_goes_on_after_a_kill_at_any_change(tmp_path: Path) -> None
         "seed-1/w0.safetensors",
         "seed-1/pretrain.checkpoint",
         "seed-1/shared.checkpoint",
-        "seed-1/fork.checkpoint",
+        "seed-1/pfge-fork.checkpoint",
         "seed-1/pfge.checkpoint",
         "seed-1/members",
         "seed-1/members/PFGE/manifest.json",

@@ -88,7 +88,7 @@ def work(folder: Path) -> None:
 
 
 def launch(*arguments: str) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT}/src"}
     done = subprocess.run(
         [sys.executable, *arguments],
         env=environment,
