@@ -130,7 +130,7 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> Temperature:
     # Relative to the target's, so that the signs of the sums below are exact where all are of one sign.
     gaps = wide - wide.gather(1, targets.to("cpu", torch.int64)[:, None])
     try:
-        return Temperature(1 / _minimise(gaps))
+        return Temperature(1 / _minimize(gaps))
     except ArithmeticError as cause:
         warnings.warn(f"the temperature stays 1, as its fit did not converge: {cause}", stacklevel=2)
         return Temperature(1.0, converged=False)
@@ -213,8 +213,8 @@ def _log(probabilities: Tensor) -> Tensor:
     return wide.clamp(min=SMALLEST).log()
 
 
-def _minimise(gaps: Tensor) -> float:
-    """Return the b = 1/T that minimises the mean of log sum exp(b * gaps), which is convex in b.
+def _minimize(gaps: Tensor) -> float:
+    """Return the b = 1/T that minimizes the mean of log sum exp(b * gaps), which is convex in b.
 
     Newton's method on log b for the root of the derivative, between two ends that close in on it.
 

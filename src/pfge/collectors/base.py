@@ -100,7 +100,7 @@ class Collector(ABC):
         """Take note of the start point, before the first update.
 
         Args:
-            weights: The start point; live tensors, to be copied by whoever keeps them.
+            weights: The start point; live tensors, so copy what you keep.
             buffers: The names that are not parameters. Their mean may mean nothing (the unit
                 vectors of a spectral norm), so averages take the latest value.
         """
@@ -111,7 +111,14 @@ class Collector(ABC):
 
     @final
     def observe(self, iteration: int, weights: Weights) -> Restart | None:
-        """Look at the weights after an iteration; keep nothing that is not finite.
+        """Look at the weights after an iteration; weights that are not finite are refused.
+
+        Args:
+            iteration: Updates so far, from 1.
+            weights: The point; live tensors.
+
+        Returns:
+            What `take` returned; None if the iteration is not due.
 
         Raises:
             ValueError: The weights hold NaN or infinity; what was kept before stays.
@@ -131,7 +138,7 @@ class Collector(ABC):
 
         Args:
             iteration: Updates so far, from 1.
-            weights: The point; live tensors, to be copied by whoever keeps them.
+            weights: The point; live tensors, so copy what you keep.
 
         Returns:
             Where the trajectory goes on, from a collector that steers; None to let it be.
@@ -164,7 +171,11 @@ class Collector(ABC):
         return constructor_call(self, names)
 
     def last_use(self, iterations: int) -> int:
-        """Return the last of that many iterations that serves a member: all, unless members are periods."""
+        """Return the last iteration, of so many, that a member depends on.
+
+        `follow` warns of iterations after it. By default every iteration counts; a collector whose members
+        are whole periods returns the end of the last one.
+        """
         return iterations
 
 

@@ -124,7 +124,7 @@ class PFGE(Collector):
         return self._store.iterations
 
     def last_use(self, iterations: int) -> int:
-        """Return the iteration of the last member: what comes after it is averaged for nothing."""
+        """Return the iteration of the last member; later iterations reach none."""
         return iterations // self.period * self.period
 
     def state_dict(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class FolderStore:
         return self._folder.iterations
 
     def begin(self, method: str) -> None:
-        """Start a folder without members; one that has some is somebody's work."""
+        """Start a folder without members; one that has members is refused, not overwritten."""
         path = self._folder.path
         if (path / MANIFEST).exists() and (found := len(EnsembleFolder.open(path).entries)):
             raise StorageError(

@@ -142,10 +142,10 @@ def paired_bootstrap_of(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Difference:
-    """Return the difference of a statistic that is no mean over examples, such as a calibration error.
+    """Return the difference of a statistic that is not a mean over examples, such as a calibration error.
 
     A calibration error of drawn examples is on average higher than that of all, for both predictors, so
-    the interval need not be centred on the difference.
+    the interval need not be centered on the difference.
 
     Args:
         statistic: Such as `Scores.expected_calibration_error`.

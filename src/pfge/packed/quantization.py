@@ -63,7 +63,7 @@ def quantize(tensor: Tensor, bits: int, group: int) -> Quantized:
     Args:
         tensor: Finite numbers.
         bits: From 1 to 8 for each number.
-        group: How many neighbours share a step.
+        group: How many neighbors share a step.
     """
     if group < 1:
         raise ValueError(f"a group must have at least 1 number, got {group}")
