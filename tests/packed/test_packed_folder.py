@@ -11,7 +11,6 @@ from safetensors import safe_open
 from pfge import Ensemble, StorageError
 from pfge.calibration import Temperatures
 from pfge.packed import PackedMembers, PackSettings, pack_members
-from pfge.storage import ensemble_folder
 from pfge.storage.files import checksum, read_tensors, write_tensors
 from tests.packed.test_packed_members import X, close_members
 from tests.storage.test_ensemble_folder import edit_manifest
@@ -116,7 +115,7 @@ def test_a_crash_while_saving_leaves_the_old_ensemble(folder: Path, monkeypatch:
     def fail(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(ensemble_folder, "write_json", fail)
+    monkeypatch.setattr("pfge.storage.manifest.write_json", fail)
     with pytest.raises(OSError, match="No space left"):
         Ensemble(make_packed(1), make_mlp).save(folder)
     assert_same_weights(Ensemble.load(folder, make_mlp).members[0], make_packed()[0])

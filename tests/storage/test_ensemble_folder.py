@@ -56,7 +56,7 @@ def test_a_crash_while_saving_leaves_the_old_ensemble(folder: Path, monkeypatch:
     def fail(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(ensemble_folder, "write_json", fail)
+    monkeypatch.setattr("pfge.storage.manifest.write_json", fail)
     with pytest.raises(OSError, match="No space left"):
         Ensemble(make_members(1), make_mlp).save(folder)
     loaded = Ensemble.load(folder, make_mlp)

@@ -45,8 +45,8 @@ def open_session_of(options: argparse.Namespace) -> "Session":
 def _load_experiment_of(options: argparse.Namespace) -> "Experiment":
     from pfge.lab.config.toml import load_experiment
     from pfge.lab.run.folder import RunFolder
-    from pfge.storage.ensemble_folder import read_manifest
     from pfge.storage.files import StorageError
+    from pfge.storage.manifest import read_manifest
 
     settings = given_settings(options)
     if options.config:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pfge.storage.atomic_files import only_writer
-from pfge.storage.ensemble_folder import MANIFEST, EnsembleFolder, prepare_for_overwrite
+from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import StorageError
+from pfge.storage.manifest import MANIFEST, prepare_for_overwrite
 from pfge.weights import Weights, copy_weights
 
 

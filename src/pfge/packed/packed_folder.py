@@ -15,7 +15,8 @@ from pfge.calibration import UNSCALED, Temperatures
 from pfge.packed.bits import packed_size
 from pfge.packed.packed_members import PackedMembers, PackedTensor, Stored
 from pfge.packed.quantization import Quantized, count_groups
-from pfge.storage.ensemble_folder import (
+from pfge.storage.files import StorageError, read_tensors
+from pfge.storage.manifest import (
     MANIFEST,
     FileEntry,
     commit_manifest,
@@ -29,7 +30,6 @@ from pfge.storage.ensemble_folder import (
     verify_file,
     write_file,
 )
-from pfge.storage.files import StorageError, read_tensors
 
 FORMAT = "pfge-packed-ensemble"
 VERSION = 1

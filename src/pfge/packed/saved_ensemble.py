@@ -8,7 +8,8 @@ from pfge.calibration import UNSCALED, Temperatures
 from pfge.packed.packed_folder import PackedFolder, is_packed_folder
 from pfge.packed.packed_members import PackedMembers
 from pfge.storage.atomic_files import only_writer
-from pfge.storage.ensemble_folder import EnsembleFolder, prepare_for_overwrite
+from pfge.storage.ensemble_folder import EnsembleFolder
+from pfge.storage.manifest import prepare_for_overwrite
 from pfge.weights import Weights
 
 

@@ -15,8 +15,8 @@ from pfge.lab.run.results import append_result, read_results
 from pfge.lab.session import Session
 from pfge.methods import START, Setting, is_starred, known_rows, starred
 from pfge.metrics.scores import Scores, score_examples
-from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import write_tensors
+from pfge.storage.manifest import MANIFEST
 
 
 def expected_rows(methods: Iterable[str]) -> set[str]:

@@ -13,7 +13,7 @@ from pfge.lab.evaluation.pool import Pool
 from pfge.lab.session import Session
 from pfge.metrics.scores import score_examples
 from pfge.metrics.uncertainty import kl_divergence
-from pfge.storage.ensemble_folder import temperature_entries
+from pfge.storage.manifest import temperature_entries
 
 
 def assess(

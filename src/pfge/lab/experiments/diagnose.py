@@ -16,8 +16,8 @@ from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import Setting, find_reference, schedule_of
-from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
+from pfge.storage.manifest import MANIFEST
 from pfge.weights import Weights, buffer_names, distance, interpolate, is_averaged
 
 IMAGES = 2000

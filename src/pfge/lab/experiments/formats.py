@@ -23,8 +23,8 @@ from pfge.lab.session import Session
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, START, base_of, is_starred
 from pfge.metrics.uncertainty import kl_divergence
-from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
+from pfge.storage.manifest import MANIFEST
 
 MAX_ACCURACY_LOSS = 0.001
 """What a cascade may lose on validation data: 0.1 points."""

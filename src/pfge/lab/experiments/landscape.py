@@ -16,9 +16,9 @@ from pfge.lab.session import Session
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, find_reference
 from pfge.storage.checkpoint import load_checkpoint
-from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
 from pfge.storage.lazy_members import LazyMembers
+from pfge.storage.manifest import MANIFEST
 from pfge.weights import Weights, trained_names
 
 Quantity = Literal["train_loss", "train_error", "test_error"]

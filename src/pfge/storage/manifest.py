@@ -1,0 +1,149 @@
+"""The manifest of an ensemble folder: which files count, what they must be, and what is known of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pfge.calibration import Temperatures
+from pfge.storage.atomic_files import is_leftover, publish, remove_leftovers, temporary_file
+from pfge.storage.files import (
+    StorageError,
+    checksum,
+    json_text,
+    measure_parts,
+    read_json_object,
+    write_json,
+    write_parts,
+)
+from pfge.storage.tensor_bytes import tensor_file
+from pfge.weights import Weights
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """A file that a manifest names, as it must be."""
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read the manifest of an ensemble folder, whatever its format."""
+    if not path.is_dir():
+        raise StorageError(f"{path} must be an ensemble folder, but no such folder exists")
+    if not (path / MANIFEST).exists():
+        raise StorageError(f"{path} is not an ensemble folder: it has no {MANIFEST}")
+    return read_json_object(path / MANIFEST)
+
+
+def write_file(
+    path: Path, kind: str, tensors: Weights, metadata: Mapping[str, str] | None = None
+) -> FileEntry:
+    """Write tensors to a file of a folder, which does not count until a manifest names it."""
+    with temporary_file(path, kind) as temporary:
+        entry = _entry(kind, *write_parts(temporary, tensor_file(tensors, metadata)))
+        publish(temporary, path / entry.file)
+    return entry
+
+
+def describe_file(kind: str, tensors: Weights, metadata: Mapping[str, str] | None = None) -> FileEntry:
+    """Return the entry of the file that `write_file` would write."""
+    return _entry(kind, *measure_parts(tensor_file(tensors, metadata)))
+
+
+def _entry(kind: str, size: int, digest: str) -> FileEntry:
+    # The digest in the name: a new file never overwrites one that the old manifest names.
+    return FileEntry(file=f"{kind}-{digest[:16]}.safetensors", bytes=size, sha256=digest)
+
+
+def commit_manifest(path: Path, manifest: dict[str, Any], entries: Sequence[FileEntry]) -> None:
+    """Replace a folder's manifest by one that names these files, and then remove files that do not count."""
+    counted = {entry.file for entry in entries}
+    for name in counted:
+        if not (path / name).exists():
+            raise StorageError(
+                f"{path / name} was removed by another writer of the folder; give each its own folder"
+            )
+    write_json(path / MANIFEST, manifest)
+    for file in path.iterdir():
+        if _holds_members(file) and file.name not in counted:
+            file.unlink(missing_ok=True)
+    remove_leftovers(path)
+
+
+def total_bytes(manifest: dict[str, Any], entries: Sequence[FileEntry]) -> int:
+    """Return the size of a manifest and the files that it names."""
+    files = {entry.file: entry.bytes for entry in entries}
+    return len(json_text(manifest).encode()) + sum(files.values())
+
+
+def verify_file(path: Path, entry: FileEntry, what: str) -> Path:
+    """Return the path of a file that is byte by byte as the manifest says; `what` it is, for the error."""
+    file = path / entry.file
+    if not file.is_file():
+        raise StorageError(f"{file} is missing, but {MANIFEST} names it as {what}")
+    size = file.stat().st_size
+    if size != entry.bytes:
+        raise StorageError(f"{file} must have {entry.bytes} bytes, found {size}: it is truncated")
+    digest = checksum(file)
+    if digest != entry.sha256:
+        raise StorageError(f"{file} must have SHA-256 {entry.sha256}, found {digest}: it is corrupted")
+    return file
+
+
+def prepare_for_overwrite(path: Path) -> None:
+    """Refuse a folder that holds other files than those of an ensemble."""
+    if path.exists() and not path.is_dir():
+        raise StorageError(f"{path} must be a folder, but it is a file; choose another name")
+    if not path.is_dir() or (path / MANIFEST).exists():
+        return
+    if not all(_holds_members(file) or is_leftover(file.name) for file in path.iterdir()):
+        raise StorageError(f"{path} holds other files and no ensemble; choose an empty or new folder")
+
+
+def _holds_members(file: Path) -> bool:
+    return file.match("member-*.safetensors") or file.match("packed-*.safetensors")
+
+
+def is_inside(file: str) -> bool:
+    """Tell whether a name in a manifest, which may be a stranger's, is that of a file in its folder."""
+    return Path(file).name == file and file not in ("", ".", "..")
+
+
+def require_format(path: Path, manifest: dict[str, Any], name: str, version: int) -> None:
+    """Refuse a manifest of another kind, or of a version that is not known here."""
+    if manifest.get("format") != name:
+        raise StorageError(f"{path} must have format {name!r}, found {manifest.get('format')!r}")
+    if manifest.get("version") != version:
+        raise StorageError(
+            f"{path} must have format version {version}, found {manifest.get('version')!r}; update pfge"
+        )
+
+
+def temperature_entries(temperatures: Temperatures) -> dict[str, Any]:
+    """Return what a manifest says of temperatures."""
+    members = temperatures.members
+    return {
+        "temperature": temperatures.pooled,
+        "member_temperatures": None if members is None else list(members),
+    }
+
+
+def read_temperatures(path: Path, manifest: dict[str, Any], count: int) -> Temperatures:
+    """Return the temperatures in a manifest of that many members, which one from before calibration lacks."""
+    pooled = manifest.get("temperature", 1.0)
+    members = manifest.get("member_temperatures")
+    try:
+        found = Temperatures(pooled, None if members is None else tuple(members))
+    except (TypeError, ValueError):
+        found = None
+    if found is None or (found.members is not None and len(found.members) != count):
+        raise StorageError(
+            f"{path} must give temperatures above 0, one for each member or none, found {pooled!r} and "
+            f"{members!r}"
+        )
+    return found
