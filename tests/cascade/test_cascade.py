@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from pfge import Cascade, Ensemble, StorageError, fit_cascade
 from pfge.calibration import Temperatures
+from pfge.cascade.cascade import CascadePrediction
 from pfge.cascade.fitting import fit_to_answers
 from pfge.compression import Bits, PackSettings, compress
-from pfge.metrics.functional import accuracy, expected_calibration_error, negative_log_likelihood
+from pfge.metrics.functional import accuracy, negative_log_likelihood
 from tests.test_ensemble import make_members
 from tests.toys import make_batch, make_mlp
 
@@ -125,16 +126,8 @@ def test_a_compressed_ensemble_cascades_too(ensemble: Ensemble) -> None:
     assert cascade.predict(packed, X).asked.tolist() == transcription(packed, cascade)[1]
 
 
-def test_the_report_has_the_metrics_and_the_cost(ensemble: Ensemble) -> None:
-    cascade = Cascade((0, 1, 2), 0.45)
-    report = cascade.measure(ensemble, BATCHES, Y)
-    probabilities, asked = transcription(ensemble, cascade)
-    assert report.mean_members == pytest.approx(sum(asked) / len(asked))
-    assert report.most_members == 3
-    assert report.accuracy == accuracy(probabilities, Y)
-    assert report.nll == pytest.approx(negative_log_likelihood(probabilities, Y))
-    assert report.ece == pytest.approx(expected_calibration_error(probabilities, Y))
-    assert report.seconds > 0
+def mean_members(prediction: CascadePrediction) -> float:
+    return prediction.asked.double().mean().item()
 
 
 def fixed(answers: Tensor, temperature: float = 1.0) -> Ensemble:
@@ -157,8 +150,8 @@ def test_the_fit_asks_as_few_as_the_loss_allows() -> None:
     # The second member alone is right everywhere: one member is enough.
     found = fit_cascade(fixed(ANSWERS), [EXAMPLES], CLASSES, max_accuracy_loss=0.0)
     assert found.order[0] == 1
-    report = found.measure(fixed(ANSWERS), [EXAMPLES], CLASSES)
-    assert (report.mean_members, report.accuracy) == (1, 1)
+    prediction = found.predict(fixed(ANSWERS), EXAMPLES)
+    assert (mean_members(prediction), accuracy(prediction.probabilities, CLASSES)) == (1, 1)
 
 
 def test_an_example_lost_is_not_made_good_by_one_gained() -> None:
@@ -183,11 +176,12 @@ def test_the_fit_lets_the_threshold_fall_where_that_asks_fewer() -> None:
     answers[range(3), range(3)] = torch.tensor([0.2, 0.8])
     answers[:, 3] = torch.tensor([0.6, 0.4])
     ensemble, zeros = fixed(answers), torch.zeros(4, dtype=torch.int64)
-    even = [Cascade((0, 1, 2), t).measure(ensemble, [EXAMPLES], zeros) for t in (0.59, 0.79, 0.81, 0.98, 1)]
-    assert [round(4 * report.mean_members) for report in even if report.accuracy == 1] == [8, 8, 12]
+    even = [Cascade((0, 1, 2), t).predict(ensemble, EXAMPLES) for t in (0.59, 0.79, 0.81, 0.98, 1)]
+    right = [prediction for prediction in even if accuracy(prediction.probabilities, zeros) == 1]
+    assert [round(4 * mean_members(prediction)) for prediction in right] == [8, 8, 12]
     found = fit_cascade(ensemble, [EXAMPLES], zeros, max_accuracy_loss=0.0)
-    report = found.measure(ensemble, [EXAMPLES], zeros)
-    assert (4 * report.mean_members, report.accuracy) == (6, 1)
+    prediction = found.predict(ensemble, EXAMPLES)
+    assert (4 * mean_members(prediction), accuracy(prediction.probabilities, zeros)) == (6, 1)
 
 
 def test_a_smaller_loss_asks_more_members(ensemble: Ensemble) -> None:
@@ -195,9 +189,9 @@ def test_a_smaller_loss_asks_more_members(ensemble: Ensemble) -> None:
     costs = []
     for loss in (1e-9, 0.003, 1.0):
         cascade = fit_cascade(ensemble, BATCHES, Y, max_nll_increase=loss)
-        report = cascade.measure(ensemble, BATCHES, Y)
-        assert report.nll <= whole + loss
-        costs.append(report.mean_members)
+        prediction = cascade.predict_batches(ensemble, BATCHES)
+        assert negative_log_likelihood(prediction.probabilities, Y) <= whole + loss
+        costs.append(mean_members(prediction))
     assert costs[0] > costs[1] > costs[2] == 1
 
 
@@ -215,7 +209,8 @@ def test_the_fit_is_at_the_ensembles_temperature() -> None:
     assert two.thresholds < one.thresholds
     increase = fit_cascade(hot, [examples], classes, max_nll_increase=0.01)
     whole = negative_log_likelihood(hot.predict(examples), classes)
-    assert increase.measure(hot, [examples], classes).nll <= whole + 0.01
+    found = increase.predict(hot, examples).probabilities
+    assert negative_log_likelihood(found, classes) <= whole + 0.01
 
 
 def test_a_fit_needs_a_loss(ensemble: Ensemble) -> None:

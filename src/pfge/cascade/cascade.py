@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from pfge.calibration import scale_probabilities
 from pfge.ensemble import Ensemble
-from pfge.metrics.functional import accuracy, expected_calibration_error, negative_log_likelihood
 from pfge.storage.files import StorageError, json_text, read_json_object, write_json
 
 FORMAT = "pfge-cascade"
@@ -28,18 +26,6 @@ class CascadePrediction:
 
     probabilities: Tensor
     asked: Tensor
-
-
-@dataclass(frozen=True)
-class CascadeReport:
-    """How good a cascade is on a data set, and what it costs."""
-
-    mean_members: float
-    most_members: int
-    accuracy: float
-    nll: float
-    ece: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -154,20 +140,6 @@ class Cascade:
             stops = self._are_sure(mean, agreed, count) & (asked == 0)
             probabilities[stops], asked[stops] = mean[stops], count
         return CascadePrediction(probabilities, asked)
-
-    def measure(self, ensemble: Ensemble, batches: Iterable[Any], targets: Tensor) -> CascadeReport:
-        """Return the quality and the cost on a data set; the time is that of the whole prediction."""
-        start = perf_counter()
-        found = self.predict_batches(ensemble, batches)
-        seconds = perf_counter() - start
-        return CascadeReport(
-            found.asked.double().mean().item(),
-            int(found.asked.max()),
-            accuracy(found.probabilities, targets),
-            negative_log_likelihood(found.probabilities, targets),
-            expected_calibration_error(found.probabilities, targets),
-            seconds,
-        )
 
     def save(self, path: str | Path) -> None:
         """Write the cascade as JSON, for example as cascade.json in the ensemble's folder."""

@@ -1,6 +1,6 @@
 """How good probabilities are: every metric maps (probabilities [N, C], targets [N]) to a float.
 
-Each is a method of `Scores`, which also serves batches and processes (`StreamingScores`).
+Each is a method of `Scores`, which are computed once for all of them.
 """
 
 from torch import Tensor

@@ -1,10 +1,9 @@
-"""A few numbers for each example, from which every metric follows: of a set, of batches, of processes."""
+"""A few numbers for each example, from which every metric follows."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from pfge.metrics.checks import SMALLEST, require_probabilities, require_targets
 from pfge.metrics.reliability import Reliability, bin_by_confidence, sort_by_confidence
@@ -114,69 +113,3 @@ def score_examples(probabilities: Tensor, targets: Tensor) -> Scores:
         brier=wide.square().sum(dim=1) - 2 * of_target + 1,
         entropy=torch.special.entr(wide).sum(dim=1),
     )
-
-
-class StreamingScores:
-    """The scores of batches as they come: 40 bytes an example, whatever the number of classes.
-
-    Args:
-        device: Where the scores are kept; `gather` needs one that the processes' backend works on.
-    """
-
-    def __init__(self, device: torch.device | str = "cpu"):
-        self.device = torch.device(device)
-        self._parts: list[Scores] = []
-
-    def __len__(self) -> int:
-        return sum(len(part) for part in self._parts)
-
-    def update(self, probabilities: Tensor, targets: Tensor) -> None:
-        """Count one batch of predictions."""
-        batch = score_examples(probabilities, targets)
-        self._parts.append(Scores(*(column.to(self.device) for column in batch.columns)))
-
-    def join(self, others: Iterable["StreamingScores"]) -> None:
-        """Count what others counted, after what this one did."""
-        for other in others:
-            self._parts += [
-                Scores(*(column.to(self.device) for column in part.columns)) for part in other._parts
-            ]
-
-    def scores(self) -> Scores:
-        """Return the scores of all examples, in the order in which they came."""
-        return _unpacked(self._packed())
-
-    def gather(self) -> Scores:
-        """Return the scores of all processes of torch.distributed, in the order of their ranks.
-
-        Every process calls this; a process may have seen no example. Without processes it is `scores`.
-        """
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return self.scores()
-        mine = self._packed()
-        counts = [
-            torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(distributed.get_world_size())
-        ]
-        distributed.all_gather(counts, counts[0].new_tensor([mine.shape[1]]))
-        # Processes exchange tensors of one shape only, so the shorter ones are filled up.
-        longest = max(int(count) for count in counts)
-        filled = mine.new_zeros(len(mine), longest)
-        filled[:, : mine.shape[1]] = mine
-        everyone = [torch.empty_like(filled) for _ in counts]
-        distributed.all_gather(everyone, filled)
-        return _unpacked(
-            torch.cat(
-                [theirs[:, : int(count)] for theirs, count in zip(everyone, counts, strict=True)], dim=1
-            )
-        )
-
-    def _packed(self) -> Tensor:
-        """Return one row for each field of Scores."""
-        nothing = torch.empty(5, 0, dtype=torch.float64, device=self.device)
-        return torch.cat([nothing, *(torch.stack(part.columns) for part in self._parts)], dim=1)
-
-
-def _unpacked(rows: Tensor) -> Scores:
-    if not rows.shape[1]:
-        raise ValueError("scores need at least one example, got none; call update() with each batch first")
-    return Scores(*rows)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfge.reports.tables.differences import COLUMNS, compare_scores, difference_cells, read_scores
+from pfge.reports.tables.differences import COLUMNS, compare_all, difference_cells, read_scores
 from pfge.storage.files import write_tensors
 
 
@@ -18,9 +18,7 @@ def scores(correct: float, log_loss: float, *, count: int = 400, shift: int = 0)
 
 
 def cells_of(method: dict[int, dict[str, Tensor]], reference: dict[int, dict[str, Tensor]]) -> dict[str, str]:
-    found = compare_scores(method, reference)
-    assert found is not None
-    (cells,) = difference_cells({"FGE": found})
+    (cells,) = difference_cells(compare_all({"FGE": method}, reference))
     return {f"{index}": cell for index, cell in enumerate(cells)} | {"verdict": cells[-1]}
 
 
@@ -60,13 +58,11 @@ def test_what_other_seeds_could_turn_round_is_within_noise() -> None:
 
 
 def test_only_seeds_that_both_have_are_compared() -> None:
-    found = compare_scores(
-        {1: scores(0.9, 0.3), 2: scores(0.1, 9.0)}, {1: scores(0.9, 0.2), 3: scores(0.5, 0.1)}
-    )
-    assert found is not None
+    both = {1: scores(0.9, 0.3), 2: scores(0.1, 9.0)}
+    found = compare_all({"FGE": both}, {1: scores(0.9, 0.2), 3: scores(0.5, 0.1)})["FGE"]
     assert found["log_loss"].over_images.mean == pytest.approx(0.1)
     assert found["log_loss"].over_seeds is None
-    assert compare_scores({2: scores(0.9, 0.3)}, {1: scores(0.9, 0.3)}) is None
+    assert compare_all({"FGE": {2: scores(0.9, 0.3)}}, {1: scores(0.9, 0.3)}) == {}
 
 
 def test_scores_are_read_of_one_part_as_predicted(tmp_path: Path) -> None:
@@ -83,7 +79,6 @@ def test_scores_are_read_of_one_part_as_predicted(tmp_path: Path) -> None:
 
 
 def test_there_is_a_cell_for_each_column() -> None:
-    found = compare_scores({1: scores(0.9, 0.3)}, {1: scores(0.9, 0.3)})
-    assert found is not None
-    (cells,) = difference_cells({"FGE": found})
+    found = compare_all({"FGE": {1: scores(0.9, 0.3)}}, {1: scores(0.9, 0.3)})
+    (cells,) = difference_cells(found)
     assert len(cells) == len(COLUMNS)

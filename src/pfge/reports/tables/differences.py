@@ -56,11 +56,6 @@ def read_scores(files: Mapping[int, Path], part: str = "test") -> SeedScores:
     }
 
 
-def compare_scores(method: SeedScores, reference: SeedScores) -> dict[str, Against] | None:
-    """Return how a method differs from the reference, on the seeds that both have; None if there are none."""
-    return compare_all({"": method}, reference).get("")
-
-
 def compare_all(methods: Mapping[str, SeedScores], reference: SeedScores) -> dict[str, dict[str, Against]]:
     """Return how each method differs from the reference, on the seeds that both have, if there are any.
 
