@@ -56,7 +56,6 @@ def test_importing_pfge_loads_torch_and_safetensors_only() -> None:
         "rich",
         "lightning",
         "torchvision",
-        "torchmetrics",
         "PIL",
         "onnx",
         "torch._dynamo",

@@ -1,12 +1,10 @@
 """How well an ensemble's uncertainty tells inputs of unknown kinds from those it was trained for."""
 
-from importlib.util import find_spec
-
 import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
 
 from pfge.lab.evaluation.pool import Pool
-from pfge.lab.models.torchvision_models import import_torchvision
 from pfge.metrics.uncertainty import predictive_entropy
 
 
@@ -38,29 +36,17 @@ def ood_metrics(known: Tensor, unknown: Tensor) -> dict[str, float]:
     """
     for name, scores in (("known", known), ("unknown", unknown)):
         _require_scores(name, scores)
-    _make_torchmetrics_importable()
-    from torchmetrics.functional.classification import binary_auroc, binary_average_precision
-
     known, unknown = known.double().cpu(), unknown.double().cpu()
-    # Ranks in 0..1 tell as much as the scores, and torchmetrics would squash scores outside 0..1
-    # by a sigmoid, which makes large ones equal.
-    scores = torch.cat((known, unknown))
-    rank = torch.searchsorted(scores.sort().values, scores).double() / len(scores)
-    is_unknown = (torch.arange(len(rank)) >= len(known)).long()
+    both = torch.cat((known, unknown)).numpy()
+    is_unknown = [False] * len(known) + [True] * len(unknown)
     # Rounded up, in whole numbers: 0.95 is no exact float.
     caught = -(-19 * len(unknown) // 20)
     threshold = unknown.sort(descending=True).values[caught - 1]
     return {
-        "auroc": binary_auroc(rank, is_unknown).item(),
-        "aupr": binary_average_precision(rank, is_unknown).item(),
+        "auroc": float(roc_auc_score(is_unknown, both)),
+        "aupr": float(average_precision_score(is_unknown, both)),
         "fpr_at_95": (known >= threshold).double().mean().item(),
     }
-
-
-def _make_torchmetrics_importable() -> None:
-    # It imports torchvision where that is installed, and fails with it beside a torch of another build.
-    if find_spec("torchvision") is not None:
-        import_torchvision()
 
 
 def _require_scores(name: str, scores: Tensor) -> None:
