@@ -16,7 +16,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 ROWS: list[set[str]] = [
     {"schedules", "weights", "forward"},
     {"metrics"},
-    {"calibration", "batch_norm", "tasks"},
+    {"calibration", "batch_norm"},
+    {"tasks"},
     {"storage"},
     {"collectors", "packed", "connectivity"},
     {"trajectory", "ensemble"},

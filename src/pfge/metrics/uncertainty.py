@@ -1,7 +1,6 @@
 """How unsure predictions are, and how much predictors differ; targets play no part."""
 
 from collections.abc import Iterable
-from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -27,7 +26,65 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
         tensor([0.6931, 0.0000], dtype=torch.float64)
     """
     require_probabilities(probabilities)
-    return _entropy(probabilities.double())
+    terms: Tensor = torch.special.entr(probabilities.double())  # 0 for a probability of 0
+    return terms.sum(dim=1)
+
+
+class MemberSpread:
+    """What members disagree about, from one member's probabilities [N, C] at a time."""
+
+    def __init__(self) -> None:
+        self.members = 0
+        self._entropy = self._votes = torch.zeros(())
+
+    def add(self, predictions: Tensor) -> None:
+        """Add one more member's probabilities."""
+        entropy = predictive_entropy(predictions)
+        if not self.members:
+            self._entropy = torch.zeros_like(entropy)
+            self._votes = torch.zeros_like(predictions, dtype=torch.int32)
+        elif predictions.shape != self._votes.shape:
+            raise ValueError(
+                f"members must predict the same examples and classes, got {list(self._votes.shape)} and "
+                f"{list(predictions.shape)}"
+            )
+        self.members += 1
+        self._entropy += entropy
+        named = predictions.argmax(dim=1, keepdim=True)
+        self._votes.scatter_add_(1, named, torch.ones_like(named, dtype=torch.int32))
+
+    def mutual_information(self, pooled: Tensor) -> Tensor:
+        """Return the entropy of the members' mean minus the mean of their entropies, [N], in nats.
+
+        Args:
+            pooled: The mean of the probabilities that were added, in float64, as it is a small difference.
+        """
+        self._require(1)
+        # Entropy is concave, so only rounding takes the difference below 0.
+        return (predictive_entropy(pooled) - self._entropy / self.members).clamp(min=0)
+
+    def disagreement(self) -> float:
+        """Return the share of examples whose most probable classes differ, over all pairs of members."""
+        self._require(2)
+        # Of K^2 ordered pairs, those of one class agree; K of them are a member with itself.
+        agreeing = self._votes.double().square().sum(dim=1)
+        pairs = self.members * (self.members - 1)
+        return ((self.members**2 - agreeing) / pairs).mean().item()
+
+    def metrics(self, pooled: Tensor) -> dict[str, float]:
+        """Return the mean mutual information and the disagreement, which one member does not have."""
+        if self.members < 2:
+            return {}
+        return {
+            "mutual_information": self.mutual_information(pooled).mean().item(),
+            "disagreement": self.disagreement(),
+        }
+
+    def _require(self, members: int) -> None:
+        if not self.members:
+            raise ValueError("an ensemble needs at least one member, got none")
+        if self.members < members:
+            raise ValueError(f"disagreement needs at least two members, got {self.members}")
 
 
 def mutual_information(members: Iterable[Tensor]) -> Tensor:
@@ -54,12 +111,11 @@ def mutual_information(members: Iterable[Tensor]) -> Tensor:
         >>> mutual_information(members)
         tensor([0.6931, 0.0000], dtype=torch.float64)
     """
-    total, entropies, count = torch.zeros(()), torch.zeros(()), 0
-    for member in _checked(members):
-        wide = member.double()
-        total, entropies, count = total + wide, entropies + _entropy(wide), count + 1
-    # Entropy is concave, so only rounding takes the difference below 0.
-    return (_entropy(total / count) - entropies / count).clamp(min=0)
+    spread, total = MemberSpread(), torch.zeros(())
+    for member in members:
+        spread.add(member)
+        total = total + member.double()
+    return spread.mutual_information(total / max(spread.members, 1))
 
 
 def disagreement(members: Iterable[Tensor]) -> float:
@@ -81,11 +137,10 @@ def disagreement(members: Iterable[Tensor]) -> float:
         >>> round(disagreement([one, one, other]), 4)
         0.3333
     """
-    predicted = [member.argmax(dim=1) for member in _checked(members)]
-    if len(predicted) < 2:
-        raise ValueError(f"disagreement needs at least two members, got {len(predicted)}")
-    shares = [(one != other).double().mean().item() for one, other in combinations(predicted, 2)]
-    return sum(shares) / len(shares)
+    spread = MemberSpread()
+    for member in members:
+        spread.add(member)
+    return spread.disagreement()
 
 
 def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:
@@ -115,22 +170,3 @@ def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:
     # float32 softmax rounds tiny probabilities to 0; one such class must not make the mean infinite.
     p, q = expected.double(), probabilities.double().clamp(min=SMALLEST)
     return (p * (p.clamp(min=SMALLEST).log() - q.log())).sum(dim=1).mean().item()
-
-
-def _checked(members: Iterable[Tensor]) -> Iterable[Tensor]:
-    shape = None
-    for member in members:
-        require_probabilities(member)
-        if member.shape != (shape := shape or member.shape):
-            raise ValueError(
-                f"members must predict the same examples and classes, got {list(shape)} and "
-                f"{list(member.shape)}"
-            )
-        yield member
-    if shape is None:
-        raise ValueError("an ensemble needs at least one member, got none")
-
-
-def _entropy(probabilities: Tensor) -> Tensor:
-    terms: Tensor = torch.special.entr(probabilities)  # 0 for a probability of 0
-    return terms.sum(dim=1)

@@ -1,0 +1,102 @@
+"""What a task says: what outputs and targets mean, and how predictions are pooled, scored and calibrated."""
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from pfge.metrics.scores import Scores
+from pfge.tasks.metric import Metric
+
+
+class Pool(Protocol):
+    """Members' predictions added one by one; it takes the memory of one member's, however many they are."""
+
+    def add(self, predictions: Tensor) -> None:
+        """Add one more member's predictions."""
+
+    def take(self, index: Tensor) -> "Pool":
+        """Return a pool of the same members for some of the examples: a mask, or their numbers."""
+
+    def result(self) -> Tensor:
+        """Return the pooled predictions, in the precision that they are summed in."""
+
+
+class Spread(Protocol):
+    """How much members differ, from one member's predictions at a time."""
+
+    def add(self, predictions: Tensor) -> None:
+        """Add one more member's predictions."""
+
+    def metrics(self, pooled: Tensor) -> dict[str, float]:
+        """Return numbers by name; `pooled` are the pooled predictions of the members that were added."""
+
+
+class Task(ABC):
+    """What a model's outputs and the targets mean.
+
+    A task is a value: a frozen dataclass whose fields are its options, numbers or texts that JSON can hold.
+    Two tasks of the same options are equal, and `repr` is the constructor call.
+
+    A calibration is one positive number, found on predictions that the model was not trained on; 1 leaves
+    predictions as they are.
+    """
+
+    @property
+    @abstractmethod
+    def metrics(self) -> tuple[Metric, ...]:
+        """What is computed from scores: the columns of every table, the most important first."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
+        """Return what training minimizes, a scalar.
+
+        Args:
+            outputs: Of the model, for a batch.
+            targets: The true answers.
+            reduction: The mean over examples, or their sum, which can be added over batches of any size.
+        """
+
+    @abstractmethod
+    def predictions(self, outputs: Any) -> Tensor:
+        """Return what a model says by its outputs, examples first.
+
+        Raises:
+            ValueError: The outputs are of another shape or kind than this task's.
+        """
+
+    @abstractmethod
+    def pool(self) -> Pool:
+        """Return an empty pool of members' predictions."""
+
+    @abstractmethod
+    def spread(self) -> Spread:
+        """Return an accumulator of how much members' predictions differ."""
+
+    @abstractmethod
+    def score(self, predictions: Tensor, targets: Tensor) -> Scores:
+        """Return the scores of each example."""
+
+    @abstractmethod
+    def divergence(self, expected: Tensor, predictions: Tensor) -> float:
+        """Return how far predictions are from those that were expected; 0 if they are equal."""
+
+    @abstractmethod
+    def fit_calibration(self, predictions: Tensor, targets: Tensor) -> float:
+        """Return the calibration that makes predictions most likely; 1, with a warning, if none does."""
+
+    @abstractmethod
+    def calibrate(self, predictions: Tensor, calibration: float) -> Tensor:
+        """Return predictions, a member's or pooled ones, at a calibration."""
+
+    def summarize(self, scores: Scores) -> dict[str, float]:
+        """Return every metric of scored examples by its name."""
+        return {metric.name: metric.compute(scores) for metric in self.metrics}
+
+    def metric(self, name: str) -> Metric:
+        """Return the metric of a name."""
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        known = ", ".join(metric.name for metric in self.metrics)
+        raise ValueError(f"the metrics of {self} are {known}, got {name!r}")

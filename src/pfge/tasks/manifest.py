@@ -1,0 +1,41 @@
+"""A task as an entry of a manifest: its name and its options, and nothing that could be executed."""
+
+from dataclasses import asdict
+from typing import Any
+
+from pfge.tasks.base import Task
+from pfge.tasks.classification import Classification
+
+DEFAULT_TASK = Classification()
+"""The task of an ensemble, and of a manifest, that names none."""
+KNOWN: dict[str, type[Task]] = {task.__name__: task for task in (Classification,)}
+
+
+def task_to_manifest(task: Task) -> dict[str, Any] | None:
+    """Return a task's entry; None for the default, which is left out."""
+    if task == DEFAULT_TASK:
+        return None
+    return {"name": type(task).__name__, "options": asdict(task)}  # type: ignore[call-overload]
+
+
+def task_from_manifest(entry: Any) -> Task:
+    """Return the task of an entry, or the default if there is none.
+
+    Raises:
+        ValueError: The entry is of another kind, or names a task or an option that this version does
+            not know.
+    """
+    match entry:
+        case None:
+            return DEFAULT_TASK
+        case {"name": str(name), "options": dict(options)} if name in KNOWN:
+            try:
+                return KNOWN[name](**options)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"task has options that {name} does not take: {error}") from None
+        case {"name": str(name), "options": dict()}:
+            raise ValueError(
+                f"task must be one that this version knows, {', '.join(KNOWN)}, got {name!r}; update pfge, "
+                "or pass task= if it is your own"
+            )
+    raise ValueError(f"task must have a name and options, got {entry!r}")

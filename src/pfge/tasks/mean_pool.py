@@ -1,0 +1,48 @@
+"""Pooling by the mean."""
+
+import torch
+from torch import Tensor
+
+
+class MeanPool:
+    """The mean of members' predictions, p = (p_1 + ... + p_K) / K.
+
+    It is summed in float64, or in float32 on devices without that, so that the last bit of a member's
+    predictions counts however many members there are.
+    """
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+        self._members = 0
+
+    def add(self, predictions: Tensor) -> None:
+        """Add one more member's predictions, of the shape of the others'."""
+        if self._total is None:
+            self._total = predictions.detach().to(_sum_type(predictions.device), copy=True)
+        elif predictions.shape != self._total.shape:
+            raise ValueError(
+                f"every member must predict the same examples, got predictions of shape "
+                f"{list(self._total.shape)} and then {list(predictions.shape)}"
+            )
+        else:
+            self._total += predictions
+        self._members += 1
+
+    def take(self, index: Tensor) -> "MeanPool":
+        """Return a pool of the same members for some of the examples: a mask, or their numbers."""
+        taken = MeanPool()
+        taken._total, taken._members = self._sum()[index], self._members
+        return taken
+
+    def result(self) -> Tensor:
+        """Return the mean, in the type of the sum."""
+        return self._sum() / self._members
+
+    def _sum(self) -> Tensor:
+        if self._total is None:
+            raise ValueError("a pool needs at least one member, got none; call add() first")
+        return self._total
+
+
+def _sum_type(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
