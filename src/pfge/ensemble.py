@@ -144,9 +144,10 @@ class Ensemble:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all members' weights, packed if they are."""
-        if isinstance(self.members, PackedMembers):
-            return self.members.nbytes
+        """The bytes of all members' weights; packed or shared ones as they are stored."""
+        stored: int | None = getattr(self.members, "nbytes", None)
+        if stored is not None:
+            return stored
         return len(self) * count_bytes(self.members[0]) if len(self) else 0
 
     def last(self, count: int) -> "Ensemble":

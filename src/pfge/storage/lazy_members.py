@@ -12,9 +12,11 @@ class LazyMembers(Sequence[Weights]):
     Args:
         length: How many members there are.
         read: Returns the member at an index from 0 to length - 1.
+        nbytes: The bytes of all members together, where they share tensors; None if each has its own.
     """
 
-    def __init__(self, length: int, read: Callable[[int], Weights]):
+    def __init__(self, length: int, read: Callable[[int], Weights], *, nbytes: int | None = None):
+        self.nbytes = nbytes
         self._indices = range(length)
         self._read = read
 
@@ -28,6 +30,6 @@ class LazyMembers(Sequence[Weights]):
     def __getitem__(self, index: int | slice) -> "Weights | LazyMembers":
         if isinstance(index, int):
             return self._read(self._indices[index])
-        part = LazyMembers(0, self._read)
+        part = LazyMembers(0, self._read, nbytes=self.nbytes)
         part._indices = self._indices[index]
         return part

@@ -11,7 +11,7 @@ from pfge import EMA, FGE, CosineRestarts, Ensemble, Trajectory, Weights, follow
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed
-from pfge.lab.evaluation.mc_dropout import MCDropout
+from pfge.lab.evaluation.mc_dropout import mc_dropout
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import read_tensors
 from pfge.weights import view_weights
@@ -144,18 +144,12 @@ def dropping_net(classes: int, rate: float = 0.5) -> nn.Module:
 X = torch.randn(30, 64, generator=torch.Generator().manual_seed(0))
 
 
-def make_mc_dropout(samples: int = 3, seed: int = 0, **options: Any) -> tuple[MCDropout, nn.Module]:
+def make_mc_dropout(samples: int = 3, seed: int = 0, **options: Any) -> tuple[Ensemble, nn.Module]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = dropping_net(5, **options)
     weights = view_weights(model)
-    ensemble = MCDropout(
-        weights,
-        lambda: dropping_net(5, **options),
-        samples=samples,
-        seed=seed,
-        device=torch.device("cpu"),
-    )
+    ensemble = mc_dropout(weights, lambda: dropping_net(5, **options), samples=samples, seed=seed)
     return ensemble, model.eval()
 
 
@@ -176,6 +170,23 @@ def test_passes_differ_and_can_be_repeated() -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first, make_mc_dropout(seed=1)[0].predict_members(X))
+
+
+def test_what_a_pass_drops_follows_from_the_seed_the_member_and_the_batch() -> None:
+    ensemble, model = make_mc_dropout(samples=2, seed=7)
+    model[1].train()  # type: ignore[index]
+    expected = []
+    for member in range(2):
+        for number, batch in enumerate(X.split(12)):
+            torch.manual_seed(derive_seed(7, "dropped", member, number))
+            with torch.no_grad():
+                expected.append(model(batch).softmax(dim=1))
+    assert torch.equal(torch.cat(list(ensemble.predict_each(X.split(12)))), torch.cat(expected))
+
+
+def test_the_last_passes_are_those_of_the_whole() -> None:
+    ensemble, _ = make_mc_dropout(samples=3)
+    assert torch.equal(ensemble.last(2).predict_members(X), ensemble.predict_members(X)[1:])
 
 
 def test_batches_of_one_pass_drop_different_units() -> None:

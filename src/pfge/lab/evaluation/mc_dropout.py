@@ -1,13 +1,14 @@
 """One model whose dropout stays on at test time: each member is a pass with other units dropped."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from pfge.ensemble import Ensemble
+from pfge.forward import call_model
 from pfge.lab.data.seeding import derive_seed
 from pfge.storage.lazy_members import LazyMembers
 from pfge.weights import Weights, count_bytes
@@ -18,8 +19,15 @@ def has_dropout(model: nn.Module) -> bool:
     return any(layer.p > 0 for layer in _dropout_layers(model))
 
 
-class MCDropout(Ensemble):
-    """Monte Carlo dropout (Gal and Ghahramani, 2016) as an ensemble, in the memory of one model.
+def mc_dropout(
+    weights: Weights,
+    build_model: Callable[[], nn.Module],
+    *,
+    samples: int,
+    seed: int,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
+) -> Ensemble:
+    """Return Monte Carlo dropout (Gal and Ghahramani, 2016) as an ensemble, in the memory of one model.
 
     What a pass drops depends on the seed, the number of the member and that of the batch, so two readings
     of the same batches give the same predictions.
@@ -29,44 +37,39 @@ class MCDropout(Ensemble):
         build_model: Returns a module of that architecture, with dropout.
         samples: How many passes are pooled.
         seed: Decides what is dropped.
-        device: Where it predicts.
         forward: As of an ensemble.
     """
+    passes = _Passes(weights, seed, forward or call_model)
+    members = LazyMembers(samples, passes.begin, nbytes=count_bytes(weights))
+    return Ensemble(members, build_model, method=f"MCDropout({samples})", forward=passes.forward)
 
-    def __init__(
-        self,
-        weights: Weights,
-        build_model: Callable[[], nn.Module],
-        *,
-        samples: int,
-        seed: int,
-        device: torch.device,
-        forward: Callable[[nn.Module, Any], Tensor] | None = None,
-    ):
-        members = LazyMembers(samples, lambda _: weights)
-        super().__init__(members, build_model, method=f"MCDropout({samples})", forward=forward)
-        self.device = device
+
+class _Passes:
+    """The one model's weights as every member, and its forward pass with dropout on.
+
+    An ensemble asks for a member's weights whenever it begins to predict with it, and then calls `forward` on
+    one batch after another. That is how the numbers of the member and of the batch are known here.
+    """
+
+    def __init__(self, weights: Weights, seed: int, forward: Callable[[nn.Module, Any], Any]):
         self._weights = weights
         self._seed = seed
+        self._forward = forward
         self._member = self._batch = 0
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the one model."""
-        return count_bytes(self._weights)
+    def begin(self, member: int) -> Weights:
+        """Return the weights of a member, whose first batch comes next."""
+        self._member, self._batch = member, 0
+        return self._weights
 
-    def _modules(self) -> Iterator[nn.Module]:
-        for number, module in enumerate(super()._modules()):
-            self._member, self._batch = number, 0
-            for layer in _dropout_layers(module):
-                layer.train()
-            yield module
-
-    def _probabilities(self, module: nn.Module, x: Any, temperature: float) -> Tensor:
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        """Call the model on the next batch of the member."""
+        for layer in _dropout_layers(model):
+            layer.train()
         with torch.random.fork_rng():
             torch.manual_seed(derive_seed(self._seed, "dropped", self._member, self._batch))
             self._batch += 1
-            return super()._probabilities(module, x, temperature)
+            return self._forward(model, batch)
 
 
 def _dropout_layers(model: nn.Module) -> list[_DropoutNd]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pfge.lab.evaluation.mc_dropout import MCDropout
+from pfge.lab.evaluation.mc_dropout import mc_dropout
 from pfge.lab.evaluation.record import record_ensemble, saved_ensemble
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import find_w0, pretraining_iterations
@@ -21,15 +21,14 @@ def make_deep_ensemble(session: Session, seed: int, w0: Weights, name: str, coun
 
 def make_mc_dropout(session: Session, seed: int, w0: Weights, name: str, samples: int) -> None:
     """Measure w0 with dropout left on."""
-    ensemble = MCDropout(
+    ensemble = mc_dropout(
         w0,
         session.build_model,
         samples=samples,
         seed=seed,
-        device=session.engine.device,
         forward=session.engine.forward,
     )
-    record_ensemble(session, seed, name, ensemble)
+    record_ensemble(session, seed, name, ensemble.to(session.engine.device))
 
 
 MAKERS: dict[str, Callable[[Session, int, Weights, str, int], None]] = {
