@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -5,10 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pfge import PFGE, SWA, SWAG, Ensemble, Weights
+from pfge import PFGE, SWA, SWAG, Bits, Ensemble, StorageError, Weights, compress
 from pfge.calibration import Temperatures
+from pfge.compression import PackSettings
 from pfge.storage.lazy_members import LazyMembers
+from pfge.tasks import Classification
 from pfge.weights import copy_weights, view_weights
+from tests.tasks.fractions import Fractions
 from tests.toys import assert_same_weights, make_batch, make_mlp, train
 
 X = make_batch(7, size=20)[0]
@@ -247,3 +251,87 @@ def test_an_ensemble_of_a_collector_that_averaged_nothing_is_refused() -> None:
     train(make_mlp(), [swa], 8)
     with pytest.raises(ValueError, match=r"SWA\(cycle=10.*has averaged nothing yet; train on"):
         Ensemble.from_collector(swa, make_mlp)
+
+
+def test_the_pooled_temperature_is_fitted_to_the_mean_before_it_is_rounded() -> None:
+    fitted = Ensemble(make_members(), make_mlp).calibrated([X], TARGETS).temperatures.pooled
+    members = Ensemble(make_members(), make_mlp).predict_members(X)
+    assert fitted == Classification().fit_calibration(members.double().sum(0) / 3, TARGETS)
+
+
+# Tasks
+
+
+def fractions(places: int = 2) -> Ensemble:
+    return Ensemble(
+        make_members(),
+        make_mlp,
+        task=Fractions(places),
+        forward=lambda model, x: model(x).softmax(dim=1)[:, 0],
+    )
+
+
+def test_predictions_are_those_of_the_task() -> None:
+    rounded = expected()[:, :, 0].round(decimals=2)
+    torch.testing.assert_close(fractions().predict_members(X), rounded)
+    torch.testing.assert_close(fractions().predict(X), rounded.mean(0))
+    torch.testing.assert_close(fractions().predict_batches(X.split(7)), rounded.mean(0))
+
+
+def test_calibration_is_the_tasks() -> None:
+    targets = torch.linspace(0.5, 1, 20)
+    rounded = expected()[:, :, 0].round(decimals=2)
+    pooled = fractions().calibrated([X], targets)
+    torch.testing.assert_close(pooled.predict(X), rounded.mean(0) * targets.mean() / rounded.mean())
+    each = fractions().calibrated([X], targets, each=True)
+    factors = targets.mean() / rounded.mean(dim=1, keepdim=True)
+    torch.testing.assert_close(each.predict_members(X), rounded * factors)
+    torch.testing.assert_close(each.predict(X), (rounded * factors).mean(0))
+
+
+def test_ensembles_made_of_one_another_have_its_task() -> None:
+    ensemble = fractions(3)
+    calibrated = ensemble.calibrated([X], torch.ones(20))
+    others = [ensemble.last(2), ensemble.to("cpu"), ensemble.with_fresh_batch_norm([X]), calibrated]
+    assert [other.task for other in others] == [Fractions(3)] * 4
+
+
+def test_outputs_that_do_not_fit_the_task_are_refused_with_their_shape() -> None:
+    with pytest.raises(ValueError, match=r"must return numbers \[N\], got \[20, 3\]"):
+        Ensemble(make_members(), make_mlp, task=Fractions()).predict(X)
+    dense = Ensemble(make_members(), make_mlp, forward=lambda model, x: model(x)[:, :, None])
+    with pytest.raises(ValueError, match=r"must return logits \[N, C\], got \[20, 3, 1\]; pass forward="):
+        dense.predict(X)
+
+
+def test_the_manifest_of_classes_names_no_task(tmp_path: Path) -> None:
+    Ensemble(make_members(), make_mlp).save(tmp_path / "one")
+    Ensemble(make_members(), make_mlp, task=Classification()).save(tmp_path / "two")
+    one, two = ((tmp_path / name / "manifest.json").read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert "task" not in json.loads(one)
+    assert Ensemble.load(tmp_path / "one", make_mlp).task == Classification()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_another_task_is_named_in_the_manifest(tmp_path: Path, packed: bool) -> None:
+    ensemble = (
+        compress(fractions(4), Bits(8), settings=PackSettings(base_bits=None)) if packed else fractions(4)
+    )
+    ensemble.save(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["task"] == {"name": "Fractions", "options": {"places": 4}}
+    with pytest.raises(
+        StorageError, match=r"manifest\.json: task must be one that .* Classification, got 'Fr"
+    ):
+        Ensemble.load(tmp_path, make_mlp)
+    loaded = Ensemble.load(tmp_path, make_mlp, task=Fractions(4), forward=ensemble.forward)
+    assert torch.equal(loaded.predict(X), ensemble.predict(X))
+
+
+def test_a_task_that_is_known_comes_back_from_the_manifest(tmp_path: Path) -> None:
+    Ensemble(make_members(), make_mlp).save(tmp_path)
+    path = tmp_path / "manifest.json"
+    entry = {"task": {"name": "Classification", "options": {}}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | entry))
+    assert Ensemble.load(tmp_path, make_mlp).task == Classification()

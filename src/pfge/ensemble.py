@@ -1,4 +1,4 @@
-"""Members as one predictor: the mean of their softmax, calibrated if it was asked for."""
+"""Members as one predictor: their predictions pooled as the task says, calibrated if it was asked for."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -8,20 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from pfge.batch_norm import refresh_batch_norm
-from pfge.calibration import (
-    UNSCALED,
-    Temperatures,
-    fit_member_temperatures,
-    fit_temperature,
-    log_probabilities,
-    scale_logits,
-    scale_probabilities,
-)
+from pfge.calibration import UNSCALED, Temperatures
 from pfge.collectors.base import Collector
 from pfge.forward import call_model, require_rereadable, require_same_order
 from pfge.packed import PackedMembers
 from pfge.packed.saved_ensemble import SavedEnsemble
+from pfge.storage.ensemble_folder import MANIFEST
+from pfge.storage.files import StorageError
 from pfge.storage.lazy_members import LazyMembers
+from pfge.tasks import DEFAULT_TASK, Task, task_from_manifest, task_to_manifest
 from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
 
 
@@ -36,11 +31,14 @@ class Ensemble:
 
     Args:
         members: The weights of each member; a list, or a sequence that reads them when asked.
-        build_model: Returns a new module of the members' architecture, whose output is logits [N, C].
+        build_model: Returns a new module of the members' architecture.
+        task: What the module's outputs mean: how they become predictions, and how these are pooled and
+            calibrated. The default takes logits [N, C] and predicts probabilities.
         method: How the members were made, for the manifest.
         model: How the module is built, for the manifest; the name of `build_model` if None.
         iterations: The iteration of each member, for the manifest.
-        forward: Calls the module on a batch that is no tensor, dict or pair, and returns the logits.
+        forward: Calls the module on a batch that is no tensor, dict or pair, and returns what the task
+            takes.
         temperatures: What each member's logits are divided by, and those of the mean; see `calibrated`.
 
     References:
@@ -69,10 +67,11 @@ class Ensemble:
         members: Sequence[Weights],
         build_model: Callable[[], nn.Module],
         *,
+        task: Task = DEFAULT_TASK,
         method: str | None = None,
         model: str | None = None,
         iterations: Sequence[int | None] | None = None,
-        forward: Callable[[nn.Module, Any], Tensor] | None = None,
+        forward: Callable[[nn.Module, Any], Any] | None = None,
         temperatures: Temperatures = UNSCALED,
     ):
         if isinstance(members, list | tuple):
@@ -88,6 +87,7 @@ class Ensemble:
             )
         self.members = members
         self.build_model = build_model
+        self.task = task
         self.method = method
         self.model = model or _name_of(build_model)
         self.iterations = list(iterations) if iterations is not None else [None] * len(members)
@@ -134,6 +134,7 @@ class Ensemble:
 
     def __repr__(self) -> str:
         known = {
+            "task": self.task if self.task != DEFAULT_TASK else None,
             "method": self.method,
             "iterations": self.iterations if any(self.iterations) else None,
             "temperatures": self.temperatures if self.temperatures != UNSCALED else None,
@@ -177,6 +178,7 @@ class Ensemble:
         ensemble = Ensemble(
             members,
             self.build_model,
+            task=self.task,
             method=self.method,
             model=self.model,
             iterations=self.iterations if iterations is None else iterations,
@@ -193,24 +195,22 @@ class Ensemble:
         return moved
 
     def calibrated(self, batches: Iterable[Any], targets: Tensor, *, each: bool = False) -> "Ensemble":
-        """Return the ensemble with the temperature that minimises NLL on examples it was not trained on.
+        """Return the ensemble with the calibration that suits examples it was not trained on best.
 
-        It is saved with the ensemble and applied whenever it predicts. One that cannot be found, as when
-        all examples are predicted right, stays 1, with a warning.
+        For classes that is a temperature, which minimizes the negative log-likelihood. It is saved with the
+        ensemble and applied whenever it predicts. One that cannot be found, as when all examples are
+        predicted right, stays 1, with a warning.
 
         Args:
             batches: Batches that can be read again in the same order.
-            targets: The true class of each example.
+            targets: The true answer of each example.
             each: Give each member a temperature of its own, instead of one for their mean.
         """
-        plain = self.uncalibrated()
+        plain, fit = self.uncalibrated(), self.task.fit_calibration
         if each:
-            fitted = Temperatures(
-                members=tuple(fit_member_temperatures(plain.predict_each(batches), targets))
-            )
+            fitted = Temperatures(members=tuple(fit(p, targets) for p in plain.predict_each(batches)))
         else:
-            pooled = log_probabilities(plain.predict_batches(batches))
-            fitted = Temperatures(fit_temperature(pooled, targets).value)
+            fitted = Temperatures(fit(plain._pool(batches)[0], targets))
         return self.with_members(self.members, temperatures=fitted)
 
     def uncalibrated(self) -> "Ensemble":
@@ -238,7 +238,8 @@ class Ensemble:
         """
         require_rereadable(inputs, len(self))
         fresh: list[Weights] = []
-        for module in self._modules():
+        for number in self._numbers():
+            module = self._module_with(number)
             refresh_batch_norm(
                 module, inputs, forward=forward or self.forward, across_processes=across_processes
             )
@@ -253,33 +254,34 @@ class Ensemble:
         return self.with_members(merged)
 
     def predict_members(self, x: Any) -> Tensor:
-        """Return each member's probabilities, [K, N, C]."""
+        """Return each member's predictions for one batch: for classes its probabilities, [K, N, C]."""
         return torch.stack(list(self.predict_each([x])))
 
     def predict(self, x: Any) -> Tensor:
-        """Return the mean of the members' probabilities, [N, C], at the ensemble's temperature."""
+        """Return the pooled prediction for one batch: for classes the members' mean probabilities, [N, C]."""
         return self.predict_batches([x])
 
     def predict_batches(self, batches: Iterable[Any]) -> Tensor:
-        """Return the mean probabilities over a data set, [N, C], reading it once for each member.
+        """Return the pooled prediction over a data set, reading it once for each member.
 
         Args:
             batches: Batches that can be read again in the same order.
         """
-        predictions = self.predict_each(batches)
-        total = next(predictions)
-        for member in predictions:
-            total += member
-        return scale_probabilities(total / len(self), self.temperatures.pooled)
+        pooled, dtype = self._pool(batches)
+        return self.task.calibrate(pooled, self.temperatures.pooled).to(dtype)
 
     def predict_each(self, batches: Iterable[Any]) -> Iterator[Tensor]:
-        """Yield each member's probabilities over a data set, [N, C], one member resident at a time."""
+        """Yield each member's predictions over a data set, one member resident at a time.
+
+        Args:
+            batches: Batches that can be read again in the same order.
+        """
         require_rereadable(batches, len(self))
         require_same_order(batches, len(self))
         examples = None
-        for number, module in enumerate(self._modules()):
-            temperature = self.temperatures.of_member(number)
-            parts = [self._probabilities(module, batch, temperature) for batch in batches]
+        for number in self._numbers():
+            predict = self._predictor(number)
+            parts = [predict(batch) for batch in batches]
             if not parts:
                 raise ValueError("predicting needs at least one batch, got none")
             member = torch.cat(parts)
@@ -290,12 +292,6 @@ class Ensemble:
                 )
             yield member
 
-    def predictor(self, index: int) -> Callable[[Any], Tensor]:
-        """Put one member into the module and return what predicts with it, until another is put there."""
-        number = range(len(self))[index]
-        module, temperature = self._module_with(number), self.temperatures.of_member(number)
-        return lambda x: self._probabilities(module, x, temperature)
-
     def save(self, folder: str | Path) -> None:
         """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""
         self._saved().write(Path(folder))
@@ -305,7 +301,14 @@ class Ensemble:
         return self._saved().file_bytes()
 
     def _saved(self) -> SavedEnsemble:
-        return SavedEnsemble(self.members, self.method, self.model, self.iterations, self.temperatures)
+        return SavedEnsemble(
+            self.members,
+            self.method,
+            self.model,
+            self.iterations,
+            self.temperatures,
+            task_to_manifest(self.task),
+        )
 
     @classmethod
     def load(
@@ -313,17 +316,29 @@ class Ensemble:
         folder: str | Path,
         build_model: Callable[[], nn.Module],
         *,
-        forward: Callable[[nn.Module, Any], Tensor] | None = None,
+        task: Task | None = None,
+        forward: Callable[[nn.Module, Any], Any] | None = None,
     ) -> "Ensemble":
         """Open a saved ensemble, packed or not, checked whole; members are read from disk when needed.
 
+        Args:
+            folder: Where it is.
+            build_model: As of an ensemble.
+            task: The task, if it is one of your own; the one that was saved if None.
+            forward: As of an ensemble.
+
         Raises:
-            StorageError: The folder is missing, damaged or foreign.
+            StorageError: The folder is missing, damaged or foreign, or its task is not known here.
         """
         saved = SavedEnsemble.read(Path(folder))
+        try:
+            task = task_from_manifest(saved.task) if task is None else task
+        except ValueError as error:
+            raise StorageError(f"{Path(folder) / MANIFEST}: {error}") from None
         return cls(
             saved.members,
             build_model,
+            task=task,
             method=saved.method,
             model=saved.model,
             iterations=saved.iterations,
@@ -331,12 +346,32 @@ class Ensemble:
             temperatures=saved.temperatures,
         )
 
-    def _modules(self) -> Iterator[nn.Module]:
-        """Yield the one module, holding each member in turn."""
+    def _pool(self, batches: Iterable[Any]) -> tuple[Tensor, torch.dtype]:
+        """Return the pooled prediction before calibration, in the pool's precision, and the members' type."""
+        pool = self.task.pool()
+        for member in self.predict_each(batches):
+            pool.add(member)
+        return pool.result(), member.dtype
+
+    def _numbers(self) -> range:
+        """Return the number of each member, counted from 0, if there is any."""
         if not len(self):
             raise ValueError("an ensemble needs a member to predict, this one is empty; collect or load some")
-        for index in range(len(self)):
-            yield self._module_with(index)
+        return range(len(self))
+
+    def _predictor(self, number: int) -> Callable[[Any], Tensor]:
+        """Put one member into the module and return what predicts a batch with it.
+
+        Private, as it is right only until another member is put there. A cascade needs it: its later members
+        predict some examples of each batch only.
+        """
+        module, temperature = self._module_with(number), self.temperatures.of_member(number)
+
+        @torch.no_grad()
+        def predict(x: Any) -> Tensor:
+            return self.task.calibrate(self.task.predictions(self.forward(module, x)), temperature)
+
+        return predict
 
     def _module_with(self, index: int) -> nn.Module:
         if self._module is None:
@@ -346,14 +381,6 @@ class Ensemble:
         else:
             load_weights(self._module, self.members[index])
         return self._module
-
-    @torch.no_grad()
-    def _probabilities(self, module: nn.Module, x: Any, temperature: float) -> Tensor:
-        logits = self.forward(module, x)
-        if not isinstance(logits, Tensor) or logits.ndim < 2:
-            found = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(f"the model must return logits [N, C], got {found}; pass forward= to pick them")
-        return scale_logits(logits.float(), temperature).softmax(dim=1)
 
 
 def _name_of(build_model: Callable[[], nn.Module]) -> str | None:

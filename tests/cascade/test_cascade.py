@@ -11,6 +11,7 @@ from pfge.cascade.cascade import CascadePrediction
 from pfge.cascade.fitting import fit_to_answers
 from pfge.compression import Bits, PackSettings, compress
 from pfge.metrics.functional import accuracy, negative_log_likelihood
+from tests.tasks.fractions import Fractions
 from tests.test_ensemble import make_members
 from tests.toys import make_batch, make_mlp
 
@@ -267,6 +268,15 @@ def test_another_file_is_no_cascade(tmp_path: Path) -> None:
 def test_what_is_no_cascade_is_refused(arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Cascade(*arguments)
+
+
+def test_an_ensemble_whose_task_is_not_classes_is_refused() -> None:
+    ensemble = Ensemble(make_members(), make_mlp, task=Fractions())
+    message = r"a cascade needs a task with one class for each example, Classification\(\), got Fractions"
+    with pytest.raises(ValueError, match=message):
+        Cascade((0, 1, 2), 0.5).predict(ensemble, X)
+    with pytest.raises(ValueError, match=message):
+        fit_cascade(ensemble, BATCHES, Y, max_accuracy_loss=0.0)
 
 
 def test_a_cascade_of_other_members_is_refused(ensemble: Ensemble) -> None:

@@ -4,7 +4,12 @@ import pytest
 import torch
 from scipy.stats import entropy
 
+from pfge import Ensemble
+from pfge.compression.quality import Judge, Quality
 from pfge.metrics import kl_divergence
+from tests.tasks.fractions import Fractions
+from tests.test_ensemble import X, make_members
+from tests.toys import make_mlp
 
 
 def test_divergence_worked_out_by_hand() -> None:
@@ -27,3 +32,13 @@ def test_equal_predictions_do_not_diverge_even_with_zeros() -> None:
 def test_predictions_of_different_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"two sets of probabilities \[N, C\], got \[2, 3\] and \[2, 4\]"):
         kl_divergence(torch.ones(2, 3), torch.ones(2, 4))
+
+
+def test_the_cost_is_the_divergence_of_the_task() -> None:
+    def first(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return model(x).softmax(dim=1)[:, 0]  # type: ignore[no-any-return]
+
+    members = make_members()
+    original, other = (Ensemble(m, make_mlp, task=Fractions(), forward=first) for m in (members, members[:2]))
+    farthest = (original.predict(X) - other.predict(X)).abs().max().item()
+    assert Judge(original, [X], with_targets=False).measure(other) == Quality(pytest.approx(farthest), None)

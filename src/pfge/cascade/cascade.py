@@ -2,16 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pfge.calibration import scale_probabilities
 from pfge.ensemble import Ensemble
 from pfge.storage.files import StorageError, json_text, read_json_object, write_json
+from pfge.tasks import Classification, Pool, require_classification
 
 FORMAT = "pfge-cascade"
 VERSION = 2
@@ -98,27 +97,30 @@ class Cascade:
             ensemble: With as many members as `order` names.
             batches: Tensors, or tuples, lists or dicts of tensors, with examples along the first dimension.
         """
+        require_classification(ensemble.task, "a cascade")
         if len(ensemble) != len(self.order):
             raise ValueError(f"this cascade is of {len(self.order)} members, got {len(ensemble)} of them")
         stopped: list[tuple[Tensor, Tensor, Tensor]] = []
-        temperature = ensemble.temperatures.pooled
-        predict = ensemble.predictor(self.order[0])
+        predict = ensemble._predictor(self.order[0])
         waiting: list[_Waiting] = []
         examples = 0
         for batch in batches:
             found = predict(batch)
             rows = torch.arange(examples, examples + len(found), device=found.device)
             examples += len(found)
-            group = _Waiting(rows, batch, found, found.argmax(dim=1))
-            waiting += self._settle(group, 1, temperature, stopped)
+            pool = ensemble.task.pool()
+            pool.add(found)
+            group = _Waiting(rows, batch, pool, found.argmax(dim=1))
+            waiting += self._settle(group, 1, ensemble, stopped)
         if not examples:
             raise ValueError("predicting needs at least one batch, got none")
         for asked, member in enumerate(self.order[1:], 2):
             if not waiting:
                 break
-            predict = ensemble.predictor(member)
-            answered = [group.with_answer(predict(group.batch)) for group in waiting]
-            waiting = [g for group in answered for g in self._settle(group, asked, temperature, stopped)]
+            predict = ensemble._predictor(member)
+            for group in waiting:
+                group.add(predict(group.batch))
+            waiting = [g for group in waiting for g in self._settle(group, asked, ensemble, stopped)]
         rows, probabilities, asked_of = (torch.cat(parts) for parts in zip(*stopped, strict=True))
         order = rows.argsort()
         return CascadePrediction(probabilities[order], asked_of[order])
@@ -130,15 +132,16 @@ class Cascade:
             answers: The members' probabilities, [K, N, C], at temperatures of their own if they have any.
             temperature: Of the mean.
         """
-        votes = answers.argmax(dim=2)
+        task, votes = Classification(), answers.argmax(dim=2)
         probabilities, asked = torch.zeros_like(answers[0]), torch.zeros_like(votes[0])
         agreed = torch.ones_like(asked, dtype=torch.bool)
-        totals = accumulate(answers[member] for member in self.order)
-        for count, (member, total) in enumerate(zip(self.order, totals, strict=True), 1):
+        pool = task.pool()
+        for count, member in enumerate(self.order, 1):
+            pool.add(answers[member])
             agreed &= votes[member] == votes[self.order[0]]
-            mean = scale_probabilities(total / count, temperature)
+            mean = task.calibrate(pool.result(), temperature)
             stops = self._are_sure(mean, agreed, count) & (asked == 0)
-            probabilities[stops], asked[stops] = mean[stops], count
+            probabilities[stops], asked[stops] = mean[stops].to(probabilities.dtype), count
         return CascadePrediction(probabilities, asked)
 
     def save(self, path: str | Path) -> None:
@@ -174,37 +177,39 @@ class Cascade:
         return sure & agreed if self.rule == "agreement" else sure
 
     def _settle(
-        self, group: "_Waiting", asked: int, temperature: float, stopped: list[tuple[Tensor, Tensor, Tensor]]
+        self, group: "_Waiting", asked: int, ensemble: Ensemble, stopped: list[tuple[Tensor, Tensor, Tensor]]
     ) -> list["_Waiting"]:
         """Note the examples that stop after so many members, and return the others, if there are any."""
-        mean = scale_probabilities(group.total / asked, temperature)
+        mean = ensemble.task.calibrate(group.pool.result(), ensemble.temperatures.pooled)
         sure = self._are_sure(mean, group.vote >= 0, asked)
-        stopped.append((group.rows[sure], mean[sure], torch.full_like(group.rows[sure], asked)))
+        stopped.append((group.rows[sure], mean[sure].float(), torch.full_like(group.rows[sure], asked)))
         return [] if bool(sure.all()) else [group.only(~sure)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Waiting:
     """Examples of one batch that are not sure yet.
 
     Args:
         rows: Their places in the data set.
         batch: Their inputs.
-        total: The sum of the probabilities so far.
+        pool: The answers so far.
         vote: The class that all members so far name; -1 where they do not agree.
     """
 
     rows: Tensor
     batch: Any
-    total: Tensor
+    pool: Pool
     vote: Tensor
 
-    def with_answer(self, found: Tensor) -> "_Waiting":
-        agreed = torch.where(found.argmax(dim=1) == self.vote, self.vote, -1)
-        return _Waiting(self.rows, self.batch, self.total + found, agreed)
+    def add(self, answer: Tensor) -> None:
+        self.pool.add(answer)
+        self.vote = torch.where(answer.argmax(dim=1) == self.vote, self.vote, -1)
 
     def only(self, chosen: Tensor) -> "_Waiting":
-        return _Waiting(self.rows[chosen], _select(self.batch, chosen), self.total[chosen], self.vote[chosen])
+        return _Waiting(
+            self.rows[chosen], _select(self.batch, chosen), self.pool.take(chosen), self.vote[chosen]
+        )
 
 
 def _are_numbers(order: list[Any], threshold: Any) -> bool:

@@ -1,17 +1,17 @@
 """Choose a cascade on validation data: the fewest members for a stated loss."""
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, combinations, product
+from itertools import combinations, product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pfge.calibration import scale_probabilities
 from pfge.cascade.cascade import NEVER, RULES, Cascade
 from pfge.ensemble import Ensemble
 from pfge.metrics.functional import negative_log_likelihood
-from pfge.metrics.scores import score_examples
+from pfge.metrics.scores import Scores
+from pfge.tasks import Classification, require_classification
 
 _THRESHOLDS = 100  # tried for each order and rule
 _ENDS = 30  # tried for the first and the last of thresholds that fall
@@ -59,6 +59,7 @@ def fit_cascade(
         >>> cascade.predict(ensemble, examples).asked
         tensor([1, 1, 1])
     """
+    require_classification(ensemble.task, "a cascade")
     _require_a_loss(max_accuracy_loss, max_nll_increase)  # before anybody predicts
     answers = torch.stack([member.cpu() for member in ensemble.predict_each(batches)])
     return fit_to_answers(
@@ -127,10 +128,13 @@ class _Stages:
 
     def __init__(self, order: Sequence[int], answers: Tensor, targets: Tensor, temperature: float):
         self.order = order
-        # Added as a cascade adds them, so that rounding lets the same examples stop.
-        totals = accumulate(answers[member] for member in order)
-        means = (scale_probabilities(total / asked, temperature) for asked, total in enumerate(totals, 1))
-        scores = [score_examples(mean, targets) for mean in means]
+        # Pooled as a cascade pools them, so that rounding lets the same examples stop.
+        task = Classification()
+        pool = task.pool()
+        scores: list[Scores] = []
+        for member in order:
+            pool.add(answers[member])
+            scores.append(task.score(task.calibrate(pool.result(), temperature), targets))
         self.log_loss = torch.stack([score.log_loss for score in scores])
         self.correct = torch.stack([score.correct for score in scores])
         self._confidence = torch.stack([score.confidence for score in scores])

@@ -9,8 +9,6 @@ from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from torch import Tensor
-
     from pfge.cascade.cascade import Cascade, CascadePrediction
     from pfge.cli.compare import SubParsers
     from pfge.ensemble import Ensemble
@@ -49,7 +47,6 @@ def run(options: argparse.Namespace) -> int:
     """Fit the cascade, write it, and print what it is worth."""
     from pfge.cascade.fitting import fit_cascade
     from pfge.cli.tables import print_cascade
-    from pfge.metrics.scores import score_examples
 
     session = open_session_of(options)
     validation = session.validation_for("fitting a cascade")
@@ -64,14 +61,15 @@ def run(options: argparse.Namespace) -> int:
     out = options.out or options.ensemble / "cascade.json"
     session.engine.first_does(lambda: cascade.save(out))
     batches, labels = session.in_batches(session.splits.test), session.splits.test.labels.cpu()
+    first = _member(ensemble, cascade.order[0])
     ways: dict[str, Predict] = {
-        "one member": lambda: _by_one(ensemble, cascade.order[0], batches),
+        "one member": lambda: _by_all(first, batches),
         "cascade": lambda: cascade.predict_batches(ensemble, batches),
         "all members": lambda: _by_all(ensemble, batches),
     }
     predictions, seconds = _take_turns(ways)
     members = [(found.asked.double().mean().item(), int(found.asked.max())) for found in predictions]
-    scores = [score_examples(found.probabilities.cpu(), labels) for found in predictions]
+    scores = [session.task.score(found.probabilities.cpu(), labels) for found in predictions]
     if session.engine.is_first:
         print_cascade(
             dict(zip(ways, zip(members, scores, seconds, strict=True), strict=True)),
@@ -81,23 +79,24 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _by_one(ensemble: "Ensemble", member: int, batches: "Iterable[Batch]") -> "CascadePrediction":
-    import torch
+def _member(ensemble: "Ensemble", number: int) -> "Ensemble":
+    """Return the ensemble of one member alone, at its own temperature."""
+    from pfge.calibration import Temperatures
 
-    predict = ensemble.predictor(member)
-    return _asking(torch.cat([predict(batch) for batch in batches]), 1)
+    return ensemble.with_members(
+        ensemble.members[number : number + 1],
+        iterations=ensemble.iterations[number : number + 1],
+        temperatures=Temperatures(members=(ensemble.temperatures.of_member(number),)),
+    )
 
 
 def _by_all(ensemble: "Ensemble", batches: "Iterable[Batch]") -> "CascadePrediction":
-    return _asking(ensemble.predict_batches(batches), len(ensemble))
-
-
-def _asking(probabilities: "Tensor", members: int) -> "CascadePrediction":
     import torch
 
     from pfge.cascade.cascade import CascadePrediction
 
-    return CascadePrediction(probabilities, torch.full((len(probabilities),), members))
+    probabilities = ensemble.predict_batches(batches)
+    return CascadePrediction(probabilities, torch.full((len(probabilities),), len(ensemble)))
 
 
 def _take_turns(ways: "dict[str, Predict]") -> "tuple[list[CascadePrediction], list[list[float]]]":

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 from pfge.ensemble import Ensemble
-from pfge.metrics.functional import negative_log_likelihood
-from pfge.metrics.uncertainty import kl_divergence
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,7 @@ class Judge:
     """
 
     def __init__(self, original: Ensemble, batches: Iterable[Any], *, with_targets: bool):
+        self._task = original.task
         self._batches = batches
         self._targets = torch.cat([_targets_of(batch) for batch in batches]) if with_targets else None
         self._expected = original.predict_batches(batches).cpu()
@@ -47,10 +46,11 @@ class Judge:
     def measure(self, compressed: Ensemble) -> Quality:
         """Return what a compressed ensemble's predictions have lost."""
         found = compressed.predict_batches(self._batches).cpu()
-        kl = kl_divergence(self._expected, found)
+        kl = self._task.divergence(self._expected, found)
         if self._targets is None:
             return Quality(kl, None)
-        before, after = (negative_log_likelihood(p, self._targets) for p in (self._expected, found))
+        nll = self._task.metric("nll").compute
+        before, after = (nll(self._task.score(p, self._targets)) for p in (self._expected, found))
         return Quality(kl, after - before)
 
 

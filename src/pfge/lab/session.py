@@ -36,6 +36,7 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.loggers import Log, open_log
 from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, base_of
+from pfge.tasks import DEFAULT_TASK, Task
 from pfge.weights import Weights, count_bytes, view_weights
 
 
@@ -57,6 +58,11 @@ class Session:
         session = cls(experiment, folder, engine, _load_splits(experiment.data), reporter)
         session._require_fitting_model()
         return session
+
+    @property
+    def task(self) -> Task:
+        """What the model's outputs and the targets mean; no setting names another task yet."""
+        return DEFAULT_TASK
 
     def build_model(self, **options: Any) -> nn.Module:
         """Return a new model; its initial weights depend on the caller's random state.
@@ -134,7 +140,9 @@ class Session:
         settings = self.experiment.model
         options = "".join(f", {name}={value!r}" for name, value in settings.options.items())
         model = f"{settings.name}(classes={len(self.splits.train.class_names)}{options})"
-        ensemble = Ensemble(members, self.build_model, model=model, forward=self.engine.forward, **about)
+        ensemble = Ensemble(
+            members, self.build_model, task=self.task, model=model, forward=self.engine.forward, **about
+        )
         return ensemble.to(self.engine.device)
 
     def load_ensemble(self, path: Path) -> Ensemble:
@@ -193,7 +201,7 @@ class Session:
             return count_bytes(view_weights(self.build_model()))
 
     def predict(self, ensemble: Ensemble, data: Images, name: str) -> Iterator[Tensor]:
-        """Yield each member's probabilities on a part of the data, [N, C], and show progress."""
+        """Yield each member's predictions on a part of the data, and show progress."""
         with self.reporter.task(name, len(ensemble)) as advance:
             predictions = predict(ensemble, data, self.in_batches, self.engine)
             for done, member in enumerate(predictions, 1):

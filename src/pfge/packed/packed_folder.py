@@ -25,6 +25,7 @@ from pfge.storage.manifest import (
     read_manifest,
     read_temperatures,
     require_format,
+    task_entries,
     temperature_entries,
     total_bytes,
     verify_file,
@@ -49,6 +50,7 @@ class PackedFolder:
     model: str | None
     iterations: Sequence[int | None]
     temperatures: Temperatures = UNSCALED
+    task: dict[str, Any] | None = None
 
     def save(self, path: Path) -> None:
         """Write the members, which replace those in the folder at once, at the end."""
@@ -83,6 +85,7 @@ class PackedFolder:
             "model": self.model,
             "iterations": list(self.iterations),
             **temperature_entries(self.temperatures),
+            **task_entries(self.task),
             **asdict(entry),
         }
 
@@ -108,7 +111,8 @@ class PackedFolder:
                 raise StorageError(f"{path / MANIFEST} must give file, bytes, sha256 and iterations")
         members = _read_members(checked, len(iterations))
         temperatures = read_temperatures(path / MANIFEST, manifest, len(iterations))
-        return cls(members, manifest.get("method"), manifest.get("model"), iterations, temperatures)
+        method, model, task = (manifest.get(key) for key in ("method", "model", "task"))
+        return cls(members, method, model, iterations, temperatures, task)
 
 
 def is_packed_folder(path: Path) -> bool:

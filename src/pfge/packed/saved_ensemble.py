@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pfge.calibration import UNSCALED, Temperatures
 from pfge.packed.packed_folder import PackedFolder, is_packed_folder
@@ -22,6 +23,7 @@ class SavedEnsemble:
     model: str | None
     iterations: Sequence[int | None]
     temperatures: Temperatures = UNSCALED
+    task: dict[str, Any] | None = None
 
     def write(self, path: Path) -> None:
         """Write the members to a folder; an ensemble that was there is replaced at once, at the end."""
@@ -43,10 +45,14 @@ class SavedEnsemble:
     def _packed(self) -> PackedFolder | None:
         if not isinstance(self.members, PackedMembers):
             return None
-        return PackedFolder(self.members, self.method, self.model, self.iterations, self.temperatures)
+        return PackedFolder(
+            self.members, self.method, self.model, self.iterations, self.temperatures, self.task
+        )
 
     def _plain(self, path: Path) -> EnsembleFolder:
-        return EnsembleFolder(path, method=self.method, model=self.model, temperatures=self.temperatures)
+        return EnsembleFolder(
+            path, method=self.method, model=self.model, temperatures=self.temperatures, task=self.task
+        )
 
     @classmethod
     def read(cls, path: Path) -> "SavedEnsemble":
@@ -57,6 +63,15 @@ class SavedEnsemble:
         """
         if is_packed_folder(path):
             packed = PackedFolder.open(path)
-            return cls(packed.members, packed.method, packed.model, packed.iterations, packed.temperatures)
+            return cls(
+                packed.members,
+                packed.method,
+                packed.model,
+                packed.iterations,
+                packed.temperatures,
+                packed.task,
+            )
         plain = EnsembleFolder.open(path)
-        return cls(plain.members(), plain.method, plain.model, plain.iterations, plain.temperatures)
+        return cls(
+            plain.members(), plain.method, plain.model, plain.iterations, plain.temperatures, plain.task
+        )

@@ -18,6 +18,7 @@ from pfge.storage.manifest import (
     read_manifest,
     read_temperatures,
     require_format,
+    task_entries,
     temperature_entries,
     total_bytes,
     verify_file,
@@ -44,6 +45,7 @@ class EnsembleFolder:
         method: How the members were made, for people.
         model: How the module is built, for people: nothing is ever imported from it.
         temperatures: What their logits are divided by.
+        task: The manifest's entry of the task, if it has one.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class EnsembleFolder:
         method: str | None = None,
         model: str | None = None,
         temperatures: Temperatures = UNSCALED,
+        task: dict[str, Any] | None = None,
     ):
         self.path = path
         self.method = method
         self.model = model
         self.temperatures = temperatures
+        self.task = task
         self.entries: list[Entry] = []
 
     @classmethod
@@ -69,7 +73,8 @@ class EnsembleFolder:
                 what was expected and what was found.
         """
         manifest = read_manifest(path)
-        folder = cls(path, method=manifest.get("method"), model=manifest.get("model"))
+        method, model, task = (manifest.get(key) for key in ("method", "model", "task"))
+        folder = cls(path, method=method, model=model, task=task)
         folder.entries = _parse_entries(path / MANIFEST, manifest)
         folder.temperatures = read_temperatures(path / MANIFEST, manifest, len(folder.entries))
         folder._verify()
@@ -114,6 +119,7 @@ class EnsembleFolder:
             "method": self.method,
             "model": self.model,
             **temperature_entries(self.temperatures),
+            **task_entries(self.task),
             "members": [asdict(entry) for entry in entries],
         }
 

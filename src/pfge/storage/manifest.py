@@ -133,6 +133,11 @@ def temperature_entries(temperatures: Temperatures) -> dict[str, Any]:
     }
 
 
+def task_entries(task: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what a manifest says of a task: nothing of the default one."""
+    return {} if task is None else {"task": task}
+
+
 def read_temperatures(path: Path, manifest: dict[str, Any], count: int) -> Temperatures:
     """Return the temperatures in a manifest of that many members, which one from before calibration lacks."""
     pooled = manifest.get("temperature", 1.0)

@@ -11,6 +11,7 @@ from pfge.ensemble import Ensemble
 from pfge.forward import call_model
 from pfge.lab.data.seeding import derive_seed
 from pfge.storage.lazy_members import LazyMembers
+from pfge.tasks import DEFAULT_TASK, Task
 from pfge.weights import Weights, count_bytes
 
 
@@ -25,6 +26,7 @@ def mc_dropout(
     *,
     samples: int,
     seed: int,
+    task: Task = DEFAULT_TASK,
     forward: Callable[[nn.Module, Any], Any] | None = None,
 ) -> Ensemble:
     """Return Monte Carlo dropout (Gal and Ghahramani, 2016) as an ensemble, in the memory of one model.
@@ -37,11 +39,12 @@ def mc_dropout(
         build_model: Returns a module of that architecture, with dropout.
         samples: How many passes are pooled.
         seed: Decides what is dropped.
+        task: As of an ensemble.
         forward: As of an ensemble.
     """
     passes = _Passes(weights, seed, forward or call_model)
     members = LazyMembers(samples, passes.begin, nbytes=count_bytes(weights))
-    return Ensemble(members, build_model, method=f"MCDropout({samples})", forward=passes.forward)
+    return Ensemble(members, build_model, task=task, method=f"MCDropout({samples})", forward=passes.forward)
 
 
 class _Passes:

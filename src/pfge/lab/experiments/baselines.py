@@ -26,6 +26,7 @@ def make_mc_dropout(session: Session, seed: int, w0: Weights, name: str, samples
         session.build_model,
         samples=samples,
         seed=seed,
+        task=session.task,
         forward=session.engine.forward,
     )
     record_ensemble(session, seed, name, ensemble.to(session.engine.device))
