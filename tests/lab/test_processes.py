@@ -16,7 +16,6 @@ from torch import nn
 from pfge import Ensemble
 from pfge.cli.main import main
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation.evaluate import measure
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
@@ -62,7 +61,7 @@ def measure_given(folder: Path, out: Path, *overrides: str) -> None:
     assert found.last is not None
     measured = {
         "pooled": found.growing[-1],
-        "last": measure(found.last.mean, found.targets),
+        "last": session.task.summarize(found.last.scores),
         "members": found.members,
         "growing": found.growing,
     }

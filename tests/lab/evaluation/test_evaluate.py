@@ -11,7 +11,9 @@ from pfge import Ensemble, Weights
 from pfge.lab.config.schema import EngineSettings
 from pfge.lab.data import ImageSet, Normalization, evaluation_batches
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation.evaluate import Evaluation, evaluate, measure, predict
+from pfge.lab.evaluation.evaluate import Evaluation, evaluate, predict
+from pfge.metrics import Scores, disagreement, mutual_information
+from pfge.tasks import Classification
 from pfge.weights import view_weights
 from tests.lab.data.made import random_images
 
@@ -84,7 +86,7 @@ def evaluated(
 
 def test_the_members_are_pooled_by_their_probabilities() -> None:
     pooled = torch.stack([by_hand(weights) for weights in MEMBERS]).mean(0)
-    torch.testing.assert_close(evaluated().pooled.mean, pooled.double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(evaluated().pooled.predictions, pooled.double(), rtol=1e-5, atol=1e-6)
     assert some(evaluated().growing[-1]) == metrics_by_hand(pooled)
 
 
@@ -104,8 +106,7 @@ def test_the_last_members_are_pooled_by_themselves(last: int) -> None:
     pooled = torch.stack([by_hand(weights) for weights in MEMBERS[-last:]]).mean(0)
     found = evaluated(last=last).last
     assert found is not None
-    assert found.members == last
-    torch.testing.assert_close(found.mean, pooled.double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.predictions, pooled.double(), rtol=1e-5, atol=1e-6)
 
 
 def test_without_being_asked_the_last_members_are_not_pooled() -> None:
@@ -116,11 +117,11 @@ def test_members_are_also_pooled_each_at_its_own_temperature() -> None:
     temperatures = [0.5, 1.0, 2.0, 4.0]
     scaled = [(by_hand(w).log() / t).softmax(dim=1) for w, t in zip(MEMBERS, temperatures, strict=True)]
     found = evaluated(member_temperatures=temperatures, last=2)
-    torch.testing.assert_close(found.pooled.mean_at_temperatures, torch.stack(scaled).mean(0))
+    torch.testing.assert_close(found.pooled.at_temperatures, torch.stack(scaled).mean(0))
     assert found.last is not None
-    torch.testing.assert_close(found.last.mean_at_temperatures, torch.stack(scaled[2:]).mean(0))
+    torch.testing.assert_close(found.last.at_temperatures, torch.stack(scaled[2:]).mean(0))
     pooled = torch.stack([by_hand(weights) for weights in MEMBERS]).mean(0)
-    torch.testing.assert_close(found.pooled.mean, pooled.double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.pooled.predictions, pooled.double(), rtol=1e-5, atol=1e-6)
 
 
 def test_fitted_temperatures_are_those_that_minimise_each_members_own_nll() -> None:
@@ -139,7 +140,7 @@ def test_fitted_temperatures_are_those_that_minimise_each_members_own_nll() -> N
 def test_without_temperatures_all_are_1() -> None:
     found = evaluated()
     assert found.member_temperatures == [1.0] * 4
-    torch.testing.assert_close(found.pooled.mean_at_temperatures.double(), found.pooled.mean)
+    torch.testing.assert_close(found.pooled.at_temperatures.double(), found.pooled.predictions)
 
 
 @pytest.mark.parametrize("batch_size", [1, 23, 100])
@@ -153,23 +154,30 @@ def test_the_memory_format_does_not_matter() -> None:
     assert some(found) == metrics_by_hand(by_hand(MEMBERS[0]))
 
 
-def test_every_metric_is_measured() -> None:
-    probabilities = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
-    assert measure(probabilities, torch.tensor([0, 1, 1])) == {
-        "accuracy": pytest.approx(2 / 3),
-        # -(log 0.9 + log 0.8 + log 0.4) / 3
-        "nll": pytest.approx((0.1053605 + 0.2231436 + 0.9162907) / 3),
-        # (2 * 0.01 + 2 * 0.04 + 2 * 0.36) / 3
-        "brier": pytest.approx(0.82 / 3),
-        # each alone in its bin: gaps 0.1, 0.2 and 0.6
-        "ece": pytest.approx(0.9 / 3),
-        "ece_equal_mass": pytest.approx(0.9 / 3),
-        "mce": pytest.approx(0.6),
-        # by confidence right, right, wrong: errors 0, 0 and 1/3
-        "aurc": pytest.approx(1 / 9),
-        # -sum p log p: 0.325083, 0.500402 and 0.673012
-        "entropy": pytest.approx((0.325083 + 0.500402 + 0.673012) / 3, rel=1e-5),
-    }
+def test_each_prediction_is_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    scored = []
+    score = Classification.score
+
+    def count(task: Classification, predictions: Tensor, targets: Tensor) -> Scores:
+        scored.append(predictions)
+        return score(task, predictions, targets)
+
+    monkeypatch.setattr(Classification, "score", count)
+    evaluated(last=2)
+    assert (
+        len(scored) == 4 + 4 + 1
+    )  # each member, the growing ensemble, which ends as all pooled, and the last
+
+
+def test_the_pooled_numbers_are_the_last_of_the_growing_ensemble_and_how_members_differ() -> None:
+    found = evaluated()
+    names = {"mutual_information", "disagreement"}
+    assert found.pooled.metrics.keys() == found.growing[-1].keys() | names
+    assert {n: v for n, v in found.pooled.metrics.items() if n not in names} == found.growing[-1]
+    each = [by_hand(weights) for weights in MEMBERS]
+    assert found.pooled.metrics["disagreement"] == pytest.approx(disagreement(each))
+    assert found.pooled.metrics["mutual_information"] == pytest.approx(mutual_information(each).mean().item())
+    assert evaluated(MEMBERS[:1]).pooled.metrics.keys() == found.growing[-1].keys()
 
 
 class OneOf:

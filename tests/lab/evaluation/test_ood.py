@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pfge.lab.evaluation.ood import ood_metrics, ood_scores
-from pfge.lab.evaluation.pool import Pool
+from pfge.lab.evaluation.pooled_members import PooledMembers
+from pfge.tasks import Classification
 
 FIRST = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
 SECOND = torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]])
 
 
-def pool_of(*members: Tensor) -> Pool:
-    pool = Pool()
+def pool_of(*members: Tensor) -> PooledMembers:
+    pool = PooledMembers(Classification())
     for member in members:
         pool.add(member)
     return pool
@@ -117,7 +118,7 @@ def test_scores_worked_out_by_hand() -> None:
 
 def test_the_pooled_probabilities_are_the_mean_of_the_members() -> None:
     expected = torch.tensor([[0.5, 0.5, 0.0], [2 / 3, 1 / 3, 0.0]]).double()
-    torch.testing.assert_close(pool_of(FIRST, SECOND, FIRST).mean, expected)
+    torch.testing.assert_close(pool_of(FIRST, SECOND, FIRST).predictions, expected)
 
 
 def test_scores_streamed_member_by_member_agree_with_numpy_on_all_at_once() -> None:
@@ -147,13 +148,13 @@ def test_the_members_tensors_stay_as_they_are() -> None:
 
 def test_scores_before_any_member_are_refused() -> None:
     with pytest.raises(ValueError, match=r"at least one member, got none; call add\(\) first"):
-        ood_scores(Pool())
+        ood_scores(PooledMembers(Classification()))
 
 
 @pytest.mark.parametrize(
     ("member", "message"),
     [
-        (FIRST[:1], r"same inputs and classes, got \[2, 3\] and then \[1, 3\]"),
+        (FIRST[:1], r"same examples, got predictions of shape \[2, 3\] and then \[1, 3\]"),
         (2 * FIRST, "sum"),
         (FIRST * math.nan, "NaN"),
         (torch.tensor([[1.5, -0.5, 0.0]] * 2), "negative"),

@@ -7,23 +7,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfge.calibration import fit_temperature, log_probabilities
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation.pool import Pool
-from pfge.metrics.scores import Scores, score_examples
-from pfge.tasks import Classification
+from pfge.lab.evaluation.pooled_members import PooledMembers
+from pfge.metrics.scores import Scores
 
 
-def measure(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
-    """Return every metric of one set of predictions."""
-    return summarize(score_examples(probabilities, targets))
+@dataclass(frozen=True)
+class PooledEvaluation:
+    """What several members together are worth on one part of the data.
 
+    Attributes:
+        predictions: Pooled, in the precision of the pool.
+        at_temperatures: Those of members each at its own temperature.
+        scores: Of each example.
+        metrics: All of the task's, and how much the members differ.
+    """
 
-def summarize(scores: Scores) -> dict[str, float]:
-    """Return every metric of scored examples."""
-    return {metric.name: metric.compute(scores) for metric in Classification.metrics}
+    predictions: Tensor
+    at_temperatures: Tensor
+    scores: Scores
+    metrics: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,8 @@ class Evaluation:
     """What was found on one part of the data."""
 
     targets: Tensor
-    pooled: Pool
-    last: Pool | None
+    pooled: PooledEvaluation
+    last: PooledEvaluation | None
     members: list[dict[str, float]]
     growing: list[dict[str, float]]
     member_temperatures: list[float]
@@ -41,7 +46,7 @@ class Evaluation:
 def predict(
     ensemble: Ensemble, data: Images, in_batches: Callable[[Images], Iterable[Any]], engine: Engine
 ) -> Iterator[Tensor]:
-    """Yield each member's probabilities over a data set, [N, C].
+    """Yield each member's predictions over a data set.
 
     Every process predicts its part of the data; all get the whole.
 
@@ -55,7 +60,7 @@ def predict(
     chosen = torch.arange(number, len(data), count)
     source = in_batches(data if count == 1 else data.select(chosen))
     for part in ensemble.predict_each(source):
-        whole = part.new_zeros(len(data), part.shape[1])
+        whole = part.new_zeros(len(data), *part.shape[1:])
         whole[chosen] = part
         yield engine.sum_over_processes(whole).cpu()
 
@@ -75,25 +80,35 @@ def evaluate(
 
     Args:
         ensemble: Whose members predicted.
-        predictions: Each member's probabilities.
-        targets: The true class of each example.
+        predictions: Each member's.
+        targets: The true answer of each example.
         last: How many of the last members are also pooled by themselves.
         member_temperatures: Of each member, for the pool at temperatures; 1 if None.
         fit_temperatures: Find them on these predictions instead.
     """
-    pooled, pooled_last = Pool(ensemble.temperatures.pooled), Pool()
+    task = ensemble.task
+    pooled, pooled_last = PooledMembers(task, ensemble.temperatures.pooled), PooledMembers(task)
     temperatures = list(member_temperatures or [])
     members, growing = [], []
     for index, member in enumerate(predictions, 1):
         if len(temperatures) < index:
-            temperatures.append(_fit(member, targets) if fit_temperatures else 1.0)
+            temperatures.append(task.fit_calibration(member, targets) if fit_temperatures else 1.0)
         pooled.add(member, temperatures[index - 1])
         if last and index > len(ensemble) - last:
             pooled_last.add(member, temperatures[index - 1])
-        members.append(measure(member, targets))
-        growing.append(measure(pooled.mean, targets))
-    return Evaluation(targets, pooled, pooled_last if last else None, members, growing, temperatures)
+        members.append(task.summarize(task.score(member, targets)))
+        scores = task.score(pooled.predictions, targets)
+        growing.append(task.summarize(scores))
+    of_last = None
+    if last:
+        scores_of_last = task.score(pooled_last.predictions, targets)
+        of_last = _put_together(pooled_last, scores_of_last, task.summarize(scores_of_last))
+    return Evaluation(
+        targets, _put_together(pooled, scores, growing[-1]), of_last, members, growing, temperatures
+    )
 
 
-def _fit(probabilities: Tensor, targets: Tensor) -> float:
-    return fit_temperature(log_probabilities(probabilities), targets).value
+def _put_together(members: PooledMembers, scores: Scores, metrics: dict[str, float]) -> PooledEvaluation:
+    return PooledEvaluation(
+        members.predictions, members.at_temperatures, scores, metrics | members.differences()
+    )

@@ -4,21 +4,24 @@ import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
 
-from pfge.lab.evaluation.pool import Pool
-from pfge.metrics.uncertainty import predictive_entropy
+from pfge.lab.evaluation.pooled_members import PooledMembers
+from pfge.metrics.uncertainty import MemberSpread, predictive_entropy
 
 
-def ood_scores(pool: Pool) -> dict[str, Tensor]:
+def ood_scores(pooled: PooledMembers) -> dict[str, Tensor]:
     """Return three scores [N] that are high where an input looks unknown; entropies are in nats.
 
     `max_probability` is one minus the largest pooled probability, `entropy` that of the pooled
     probabilities, and `mutual_information` how much of it comes from members that disagree,
     0 for a single member.
     """
+    if not isinstance(pooled.spread, MemberSpread):
+        raise ValueError("unknown inputs are told by the probabilities of classes, which this task has not")
+    probabilities = pooled.predictions
     return {
-        "max_probability": 1 - pool.mean.amax(dim=1),
-        "entropy": predictive_entropy(pool.mean),
-        "mutual_information": pool.mutual_information,
+        "max_probability": 1 - probabilities.amax(dim=1),
+        "entropy": predictive_entropy(probabilities),
+        "mutual_information": pooled.spread.mutual_information(pooled.plain),
     }
 
 

@@ -6,17 +6,16 @@ from typing import Any
 
 from torch import Tensor
 
-from pfge.calibration import fit_temperature, log_probabilities, scale_probabilities
 from pfge.collectors import Collector
 from pfge.ensemble import Ensemble
-from pfge.lab.evaluation.evaluate import Evaluation, measure
-from pfge.lab.evaluation.pool import Pool
+from pfge.lab.evaluation.evaluate import Evaluation, PooledEvaluation
 from pfge.lab.run.results import append_result, read_results
 from pfge.lab.session import Session
 from pfge.methods import START, Setting, is_starred, known_rows, starred
-from pfge.metrics.scores import Scores, score_examples
+from pfge.metrics.scores import Scores
 from pfge.storage.files import write_tensors
 from pfge.storage.manifest import MANIFEST
+from pfge.tasks import Task
 
 
 def expected_rows(methods: Iterable[str]) -> set[str]:
@@ -94,7 +93,9 @@ def record_ensemble(
     if not session.engine.is_first:
         return
 
-    def append(name: str, pools: Mapping[str, Pool], members: int, extra: Mapping[str, Any]) -> None:
+    def append(
+        name: str, pools: Mapping[str, PooledEvaluation], members: int, extra: Mapping[str, Any]
+    ) -> None:
         row = {
             "seed": seed,
             "method": name,
@@ -105,7 +106,7 @@ def record_ensemble(
             "trainings": trainings,
             "member_iterations": ensemble.iterations[-members:],
         }
-        measured, scores = _measure(found, pools, members)
+        measured, scores = _measure(session.task, found, pools, members)
         path = session.folder.scores(seed, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, scores)
@@ -146,33 +147,24 @@ def _evaluate(
 
 
 def _measure(
-    found: Mapping[str, Evaluation], pools: Mapping[str, Pool], members: int
+    task: Task, found: Mapping[str, Evaluation], pools: Mapping[str, PooledEvaluation], members: int
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return a row's metrics on each part, as predicted and at temperatures, and each example's scores."""
-    predictions = {part: pool.mean for part, pool in pools.items()}
-    measured: dict[str, Any] = {}
+    measured: dict[str, Any] = {part: pooled.metrics for part, pooled in pools.items()}
     scores: dict[str, Tensor] = {}
-    for part, probabilities in predictions.items():
-        targets = found[part].targets
-        measured[part] = measure(probabilities, targets)
-        if members > 1:
-            measured[part]["mutual_information"] = pools[part].mutual_information.mean().item()
-            measured[part]["disagreement"] = pools[part].disagreement
-        scores |= _by_name(score_examples(probabilities, targets), part)
-    if "validation" in predictions:
-        logits = log_probabilities(predictions["validation"])
-        temperature = fit_temperature(logits, found["validation"].targets).value
-        at_temperature = {p: scale_probabilities(m, temperature) for p, m in predictions.items()}
-        measured["calibrated"] = {
-            "temperature": temperature,
-            **{part: measure(p, found[part].targets) for part, p in at_temperature.items()},
-        }
-        measured["calibrated_members"] = {
-            "temperatures": found["validation"].member_temperatures[-members:],
-            **{part: measure(pool.mean_at_temperatures, found[part].targets) for part, pool in pools.items()},
-        }
-        for part, probabilities in at_temperature.items():
-            scores |= _by_name(score_examples(probabilities, found[part].targets), f"{part}.calibrated")
+    for part, pooled in pools.items():
+        scores |= _by_name(pooled.scores, part)
+    if "validation" in pools:
+        targets = {part: found[part].targets for part in pools}
+        temperature = task.fit_calibration(pools["validation"].predictions, targets["validation"])
+        calibrated: dict[str, Any] = {"temperature": temperature}
+        of_members: dict[str, Any] = {"temperatures": found["validation"].member_temperatures[-members:]}
+        for part, pooled in pools.items():
+            of_part = task.score(task.calibrate(pooled.predictions, temperature), targets[part])
+            calibrated[part] = task.summarize(of_part)
+            scores |= _by_name(of_part, f"{part}.calibrated")
+            of_members[part] = task.summarize(task.score(pooled.at_temperatures, targets[part]))
+        measured |= {"calibrated": calibrated, "calibrated_members": of_members}
     return measured, scores
 
 

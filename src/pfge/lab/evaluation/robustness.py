@@ -7,12 +7,10 @@ from pfge.ensemble import Ensemble
 from pfge.lab.data import DataError, Images, Splits, evaluation_batches, load_data, take
 from pfge.lab.evaluation.corrupted_images import corrupted
 from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
-from pfge.lab.evaluation.evaluate import measure
 from pfge.lab.evaluation.ood import ood_metrics, ood_scores
-from pfge.lab.evaluation.pool import Pool
+from pfge.lab.evaluation.pooled_members import PooledMembers
 from pfge.lab.session import Session
-from pfge.metrics.scores import score_examples
-from pfge.metrics.uncertainty import kl_divergence
+from pfge.metrics.scores import Scores
 from pfge.storage.manifest import temperature_entries
 
 
@@ -41,6 +39,7 @@ def assess(
     unknown = {name: _load_unknown(session, name) for name in ood}  # errors before any long work
     test = session.splits.test
     known = _pool(session, ensemble, test, "test")
+    scores = session.task.score(known.predictions, test.labels.cpu())
     return {
         "method": ensemble.method,
         "model": ensemble.model,
@@ -49,8 +48,8 @@ def assess(
         **temperature_entries(ensemble.temperatures),
         "data": session.experiment.data.name,
         "images": len(test),
-        "test": _metrics(known, test) | _differences(session, known, against),
-        "reliability": score_examples(known.mean, test.labels.cpu()).reliability().to_dict(),
+        "test": _metrics(session, known, scores) | _differences(session, known, against),
+        "reliability": scores.reliability().to_dict(),
         "ood": {name: _tell_apart(session, ensemble, known, name, data) for name, data in unknown.items()},
         "corruptions": {
             name: [_corrupt(session, ensemble, name, strength, seed) for strength in STRENGTHS]
@@ -65,31 +64,26 @@ def calibrate(session: Session, ensemble: Ensemble, how: Literal["pooled", "memb
     return ensemble.calibrated(session.in_batches(data), data.labels, each=how == "members")
 
 
-def _pool(session: Session, ensemble: Ensemble, data: Images, name: str) -> Pool:
-    pool = Pool(ensemble.temperatures.pooled)
+def _pool(session: Session, ensemble: Ensemble, data: Images, name: str) -> PooledMembers:
+    pooled = PooledMembers(session.task, ensemble.temperatures.pooled)
     for member in session.predict(ensemble, data, name):
-        pool.add(member)
-    return pool
+        pooled.add(member)
+    return pooled
 
 
-def _metrics(pool: Pool, data: Images) -> dict[str, float]:
-    found = measure(pool.mean, data.labels.cpu())
-    if pool.members > 1:
-        found["mutual_information"] = pool.mutual_information.mean().item()
-        found["disagreement"] = pool.disagreement
-    return found
+def _metrics(session: Session, pooled: PooledMembers, scores: Scores) -> dict[str, float]:
+    return session.task.summarize(scores) | pooled.differences()
 
 
-def _differences(session: Session, pool: Pool, against: Ensemble | None) -> dict[str, float]:
+def _differences(session: Session, pooled: PooledMembers, against: Ensemble | None) -> dict[str, float]:
     if against is None:
         return {}
-    test = session.splits.test
-    other = _pool(session, against, test, "test, the other ensemble")
-    metrics = measure(other.mean, test.labels.cpu())
+    task, test = session.task, session.splits.test
+    other = _pool(session, against, test, "test, the other ensemble").predictions
+    scores = task.score(other, test.labels.cpu())
     return {
-        "kl_from_other": kl_divergence(other.mean, pool.mean),
-        "accuracy_of_other": metrics["accuracy"],
-        "nll_of_other": metrics["nll"],
+        "kl_from_other": task.divergence(other, pooled.predictions),
+        **{f"{name}_of_other": task.metric(name).compute(scores) for name in ("accuracy", "nll")},
     }
 
 
@@ -105,7 +99,9 @@ def _load_unknown(session: Session, name: str) -> Images:
     return take(splits.test, min(settings.test_images, len(splits.test)), 0, part="unknown data")
 
 
-def _tell_apart(session: Session, ensemble: Ensemble, known: Pool, name: str, data: Images) -> dict[str, Any]:
+def _tell_apart(
+    session: Session, ensemble: Ensemble, known: PooledMembers, name: str, data: Images
+) -> dict[str, Any]:
     unknown = _pool(session, ensemble, data, name)
     of_known, of_unknown = ood_scores(known), ood_scores(unknown)
     return {
@@ -116,8 +112,9 @@ def _tell_apart(session: Session, ensemble: Ensemble, known: Pool, name: str, da
 
 def _corrupt(session: Session, ensemble: Ensemble, name: str, strength: int, seed: int) -> dict[str, float]:
     data = corrupted(session.splits.test, name, strength, seed)
-    pool = _pool(session, ensemble, data, f"{name} {strength}")
-    return {"strength": strength, **_metrics(pool, data)}
+    pooled = _pool(session, ensemble, data, f"{name} {strength}")
+    scores = session.task.score(pooled.predictions, data.labels.cpu())
+    return {"strength": strength, **_metrics(session, pooled, scores)}
 
 
 def _shape(splits: Splits) -> list[int]:

@@ -134,6 +134,7 @@ def _train(
         trajectory,
         session.batches(seed, "ensembling"),
         session.engine,
+        session.task,
         iterations=setting.iterations,
         seed=seed,
         checkpoint=folder / checkpoint,

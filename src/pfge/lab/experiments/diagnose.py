@@ -10,14 +10,15 @@ from torch import Tensor, nn
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation.pool import Pool
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import Setting, find_reference, schedule_of
+from pfge.metrics.uncertainty import disagreement
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
+from pfge.tasks import Task
 from pfge.weights import Weights, buffer_names, distance, interpolate, is_averaged
 
 IMAGES = 2000
@@ -116,11 +117,15 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
     name = f"seed {seed}: {method}"
     losses = _losses(session, ensemble, train, f"{name}, members")
     middles = _middles(session, seed, ensemble, train, name)
-    pool, classes, labels = Pool(), [], data.labels.cpu()
-    for probabilities in session.predict(ensemble, data, f"{name}, {judged_on}"):
-        pool.add(probabilities)
-        classes.append(probabilities.argmax(dim=1))
-    errors = [(predicted != labels).double().mean().item() for predicted in classes]
+    task, labels = session.task, data.labels.cpu()
+    pool, errors, disagreements = task.pool(), [], []
+    previous: Tensor | None = None
+    for predictions in session.predict(ensemble, data, f"{name}, {judged_on}"):
+        pool.add(predictions)
+        errors.append(_error(task, predictions, labels))
+        if previous is not None:
+            disagreements.append(disagreement((previous, predictions)))
+        previous = predictions
     parameters = _parameter_names(ensemble.build_model())
     pairs = []
     for first in range(len(ensemble) - 1):
@@ -133,7 +138,7 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
                 _angle({n: w0[n] for n in parameters}, one, other),
                 ends,
                 middles[first] - ends,
-                (classes[first] != classes[first + 1]).double().mean().item(),
+                disagreements[first],
             )
         )
     setting = session.experiment.ensemble.setting(session.batches(seed, "ensembling").per_epoch)
@@ -142,12 +147,16 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
         method,
         pairs,
         errors,
-        (pool.mean.argmax(dim=1) != labels).double().mean().item(),
+        _error(task, pool.result(), labels),
         judged_on,
         _stale_loss(session, ensemble, w0, train, name),
         _rates(setting, method, ensemble),
         setting.low,
     )
+
+
+def _error(task: Task, predictions: Tensor, targets: Tensor) -> float:
+    return 1 - task.metric("accuracy").compute(task.score(predictions, targets))
 
 
 def _losses(session: Session, ensemble: Ensemble, data: Images, name: str) -> list[float]:

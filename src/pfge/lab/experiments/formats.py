@@ -13,8 +13,6 @@ from pfge.compression.formats import formats_of
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation.evaluate import measure
-from pfge.lab.evaluation.pool import Pool
 from pfge.lab.evaluation.record import expected_rows
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
@@ -22,9 +20,9 @@ from pfge.lab.run.results import append_result, read_results
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, START, base_of, is_starred
-from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
+from pfge.tasks import Classification, Task
 
 MAX_ACCURACY_LOSS = 0.001
 """What a cascade may lose on validation data: 0.1 points."""
@@ -97,7 +95,10 @@ def _open(session: Session, seed: int, method: str) -> Ensemble:
 
 def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemble) -> None:
     measured = _measured(session.folder)
-    kinds = (False, True) if len(ensemble) > 1 and len(session.splits.validation) else (False,)
+    cascades = (
+        len(ensemble) > 1 and len(session.splits.validation) and isinstance(session.task, Classification)
+    )
+    kinds = (False, True) if cascades else (False,)
     formats = formats_of(len(ensemble))
     missing = {
         stored_as: [kind for kind in kinds if (seed, method, stored_as.name, kind) not in measured]
@@ -113,7 +114,7 @@ def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemb
         name = f"seed {seed}: {method}, {stored_as.name}"
         answers = _answers(session, stored, session.splits.test, f"{name}, test")
         if expected is None:  # members as they are come first
-            expected = _pool(answers)
+            expected = _pool(session.task, answers)
         for kind in missing[stored_as]:
             cascade = _fit(session, stored, f"{name}, validation") if kind else None
             about = {"seed": seed, "method": method, "format": stored_as.name, "cascade": kind}
@@ -126,7 +127,8 @@ def _measure(
     session: Session, stored: Ensemble, answers: Tensor, cascade: Cascade | None, expected: Tensor
 ) -> dict[str, Any]:
     if cascade is None:
-        probabilities, asked = _pool(answers), torch.full((answers.shape[1],), len(answers))
+        probabilities = _pool(session.task, answers)
+        asked = torch.full((answers.shape[1],), len(answers))
     else:
         found = cascade.replay(answers)
         probabilities, asked = found.probabilities, found.asked
@@ -137,8 +139,8 @@ def _measure(
         "bytes_of_one": session.bytes_of_one,
         "mean_members": asked.double().mean().item(),
         "most_members": int(asked.max()),
-        "kl": kl_divergence(expected, probabilities),
-        "test": measure(probabilities, session.splits.test.labels.cpu()),
+        "kl": session.task.divergence(expected, probabilities),
+        "test": session.task.summarize(session.task.score(probabilities, session.splits.test.labels.cpu())),
     }
 
 
@@ -153,12 +155,12 @@ def _fit(session: Session, ensemble: Ensemble, name: str) -> Cascade:
     return fit_to_answers(answers, data.labels.cpu(), max_accuracy_loss=MAX_ACCURACY_LOSS)
 
 
-def _pool(answers: Tensor) -> Tensor:
-    """Return the mean, [N, C], in the comparison's own arithmetic, so that the numbers are the same."""
-    pool = Pool()
+def _pool(task: Task, answers: Tensor) -> Tensor:
+    """Return the pooled prediction, as a comparison has it, so that the numbers are the same."""
+    pool = task.pool()
     for member in answers:
         pool.add(member)
-    return pool.mean
+    return pool.result()
 
 
 def _measured(folder: RunFolder) -> set[Key]:

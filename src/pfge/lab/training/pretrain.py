@@ -117,6 +117,7 @@ def _train(session: Session, seed: int, model: nn.Module, checkpoint: Path, name
         Trajectory(model, optimizer, pretraining_schedule(iterations, recipe.rate), []),
         source,
         session.engine,
+        session.task,
         iterations=iterations,
         seed=seed,
         checkpoint=checkpoint,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from pfge.lab.data import Batch, TrainingSource
 from pfge.lab.data.seeding import derive_seed
@@ -14,6 +13,7 @@ from pfge.lab.engine import Engine
 from pfge.lab.run.loggers import Log
 from pfge.lab.run.progress import Reporter
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
+from pfge.tasks import Task
 from pfge.trajectory import Trajectory, follow
 
 
@@ -21,6 +21,7 @@ def train_resumable(
     trajectory: Trajectory,
     source: TrainingSource,
     engine: Engine,
+    task: Task,
     *,
     iterations: int,
     seed: int,
@@ -41,6 +42,7 @@ def train_resumable(
         trajectory: The path, at its start.
         source: Batches by iteration.
         engine: The hardware.
+        task: Has the loss.
         iterations: Where the path ends.
         seed: Of the random numbers in forward passes, such as dropout's.
         checkpoint: The file.
@@ -63,7 +65,7 @@ def train_resumable(
 
     def loss(_: nn.Module, batch: Batch) -> Tensor:
         torch.manual_seed(derive_seed(seed, "forward", trajectory.iteration + 1, process))
-        return cross_entropy(model(batch[0]), batch[1])
+        return task.loss(model(batch[0]), batch[1])
 
     def save() -> None:
         nonlocal last_saved

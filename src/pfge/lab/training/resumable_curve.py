@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 
 from pfge.connectivity.curves import Curve
@@ -18,6 +17,7 @@ from pfge.lab.data.seeding import derive_seed, generator
 from pfge.lab.session import Session
 from pfge.schedules import pretraining_schedule
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
+from pfge.tasks import require_classification
 
 
 def fit_resumable(
@@ -53,7 +53,7 @@ def fit_resumable(
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         torch.manual_seed(derive_seed(seed, f"forward of {stream}", done + 1))
-        return cross_entropy(session.engine.forward(model, batch).float(), batch[1])
+        return session.task.loss(session.engine.forward(model, batch).float(), batch[1])
 
     with session.reporter.task(name, iterations) as advance, torch.random.fork_rng():
 
@@ -122,12 +122,15 @@ def trace(session: Session, curve: Curve, model: nn.Module, *, seed: int, name: 
 
 
 def _loss_and_error(session: Session, model: nn.Module, source: Iterable[Batch]) -> tuple[float, float]:
-    """Return the mean cross-entropy and the share of mistakes."""
+    """Return the mean loss and the share of mistakes."""
+    task = session.task
+    require_classification(task, "the error along a curve")
     loss = errors = 0.0
     count = 0
     for batch in source:
-        logits = session.engine.forward(model, batch).float()
-        loss += cross_entropy(logits, batch[1], reduction="sum").item()
-        errors += (logits.argmax(dim=1) != batch[1]).sum().item()
-        count += len(batch[1])
+        outputs = session.engine.forward(model, batch).float()
+        loss += task.loss(outputs, batch[1], reduction="sum").item()
+        scores = task.score(task.predictions(outputs).cpu(), batch[1].cpu())
+        errors += (1 - scores.correct).sum().item()
+        count += len(scores)
     return loss / count, errors / count

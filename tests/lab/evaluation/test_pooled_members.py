@@ -1,0 +1,54 @@
+"""What the lab reports of pooled members, against all of them at once."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from pfge.lab.evaluation.pooled_members import PooledMembers
+from pfge.tasks import Classification
+
+MEMBERS = torch.randn(5, 40, 3, generator=torch.Generator().manual_seed(0)).double().mul(2).softmax(dim=2)
+
+
+def pooled(*temperatures: float, members: Tensor = MEMBERS, temperature: float = 1.0) -> PooledMembers:
+    pool = PooledMembers(Classification(), temperature)
+    for member, own in zip(members, temperatures or [1.0] * len(members), strict=True):
+        pool.add(member, own)
+    return pool
+
+
+def test_the_prediction_is_the_mean_of_the_probabilities() -> None:
+    torch.testing.assert_close(pooled().predictions, MEMBERS.mean(0))
+
+
+def test_a_temperature_of_the_pool_sharpens_the_mean_and_not_what_the_members_disagree_about() -> None:
+    sharp = pooled(temperature=0.5)
+    squares = MEMBERS.mean(0).square()  # p^(1/T), made to sum to 1
+    torch.testing.assert_close(sharp.predictions, squares / squares.sum(dim=1, keepdim=True))
+    assert sharp.differences() == pooled().differences()
+
+
+def test_members_are_pooled_at_their_own_temperatures_too() -> None:
+    squares, roots = MEMBERS.square(), MEMBERS.sqrt()
+    expected = [
+        (squares / squares.sum(dim=2, keepdim=True))[0],
+        *MEMBERS[1:4],
+        (roots / roots.sum(dim=2, keepdim=True))[4],
+    ]
+    found = pooled(0.5, 1, 1, 1, 2).at_temperatures
+    torch.testing.assert_close(found, torch.stack(expected).mean(0))
+
+
+def test_members_differ_by_mutual_information_and_disagreement() -> None:
+    # H(mean) - mean H(p_k) = mean KL(p_k || mean)
+    divergence = (MEMBERS * (MEMBERS / MEMBERS.mean(0)).log()).sum(dim=2).mean(0)
+    classes = MEMBERS.argmax(dim=2)
+    pairs = [(classes[i] != classes[j]).double().mean() for i in range(5) for j in range(i)]
+    assert pooled().differences() == {
+        "mutual_information": pytest.approx(divergence.mean().item()),
+        "disagreement": pytest.approx(torch.stack(pairs).mean().item()),
+    }
+
+
+def test_one_member_does_not_differ() -> None:
+    assert pooled(members=MEMBERS[:1]).differences() == {}
