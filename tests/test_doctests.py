@@ -18,6 +18,7 @@ MODULES = [
     "pfge.metrics",
     "pfge.schedules",
     "pfge.storage",
+    "pfge.tasks",
     "pfge.weights",
 ]
 TYPES = {"pfge.Weights", "pfge.weights.Weights", "pfge.schedules.Schedule"}

@@ -296,6 +296,11 @@ def test_ensembles_made_of_one_another_have_its_task() -> None:
     assert [other.task for other in others] == [Fractions(3)] * 4
 
 
+def test_a_task_other_than_the_default_is_printed() -> None:
+    assert "task=Fractions(places=3)" in repr(fractions(3))
+    assert "task" not in repr(Ensemble(make_members(), make_mlp))
+
+
 def test_outputs_that_do_not_fit_the_task_are_refused_with_their_shape() -> None:
     with pytest.raises(ValueError, match=r"must return numbers \[N\], got \[20, 3\]"):
         Ensemble(make_members(), make_mlp, task=Fractions()).predict(X)

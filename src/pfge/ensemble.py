@@ -16,7 +16,8 @@ from pfge.packed.saved_ensemble import SavedEnsemble
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
 from pfge.storage.lazy_members import LazyMembers
-from pfge.tasks import DEFAULT_TASK, Task, task_from_manifest, task_to_manifest
+from pfge.tasks import Task
+from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
 
 

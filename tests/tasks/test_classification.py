@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfge.tasks import Classification, Task, require_classification
+from pfge.tasks import Classification, Task
+from pfge.tasks.classification import require_classification
 from tests.tasks.fractions import Fractions
 
 TASK = Classification()

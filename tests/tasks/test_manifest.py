@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from pfge.tasks import Classification, task_from_manifest, task_to_manifest
+from pfge.tasks import Classification
+from pfge.tasks.manifest import task_from_manifest, task_to_manifest
 from tests.tasks.fractions import Fractions
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from pfge.ensemble import Ensemble
 from pfge.storage.files import StorageError, json_text, read_json_object, write_json
-from pfge.tasks import Classification, Pool, require_classification
+from pfge.tasks import Classification, Pool
+from pfge.tasks.classification import require_classification
 
 FORMAT = "pfge-cascade"
 VERSION = 2

@@ -11,7 +11,8 @@ from pfge.cascade.cascade import NEVER, RULES, Cascade
 from pfge.ensemble import Ensemble
 from pfge.metrics.functional import negative_log_likelihood
 from pfge.metrics.scores import Scores
-from pfge.tasks import Classification, require_classification
+from pfge.tasks import Classification
+from pfge.tasks.classification import require_classification
 
 _THRESHOLDS = 100  # tried for each order and rule
 _ENDS = 30  # tried for the first and the last of thresholds that fall

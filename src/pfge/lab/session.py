@@ -36,7 +36,8 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.loggers import Log, open_log
 from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, base_of
-from pfge.tasks import DEFAULT_TASK, Task
+from pfge.tasks import Task
+from pfge.tasks.manifest import DEFAULT_TASK
 from pfge.weights import Weights, count_bytes, view_weights
 
 

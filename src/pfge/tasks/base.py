@@ -10,7 +10,17 @@ from pfge.tasks.metric import Metric
 
 
 class Pool(Protocol):
-    """Members' predictions added one by one; it takes the memory of one member's, however many they are."""
+    """Members' predictions added one by one; it takes the memory of one member's, however many they are.
+
+    Example:
+        >>> import torch
+        >>> from pfge.tasks import Classification
+        >>> pool = Classification().pool()
+        >>> pool.add(torch.tensor([[0.9, 0.1], [0.5, 0.5]]))
+        >>> pool.add(torch.tensor([[0.7, 0.3], [0.5, 0.5]]))
+        >>> pool.take(torch.tensor([0])).result()
+        tensor([[0.8000, 0.2000]], dtype=torch.float64)
+    """
 
     def add(self, predictions: Tensor) -> None:
         """Add one more member's predictions."""
@@ -23,7 +33,17 @@ class Pool(Protocol):
 
 
 class Spread(Protocol):
-    """How much members differ, from one member's predictions at a time."""
+    """How much members differ, from one member's predictions at a time.
+
+    Example:
+        >>> import torch
+        >>> from pfge.tasks import Classification
+        >>> spread = Classification().spread()
+        >>> spread.add(torch.tensor([[1.0, 0.0]]))
+        >>> spread.add(torch.tensor([[0.0, 1.0]]))
+        >>> spread.metrics(torch.tensor([[0.5, 0.5]]))
+        {'mutual_information': 0.6931471805599453, 'disagreement': 1.0}
+    """
 
     def add(self, predictions: Tensor) -> None:
         """Add one more member's predictions."""
@@ -40,6 +60,13 @@ class Task(ABC):
 
     A calibration is one positive number, found on predictions that the model was not trained on; 1 leaves
     predictions as they are.
+
+    Example:
+        >>> from pfge.tasks import Classification, Task
+        >>> isinstance(Classification(), Task)
+        True
+        >>> [metric.name for metric in Classification().metrics if metric.is_main]
+        ['accuracy', 'nll', 'ece']
     """
 
     @property

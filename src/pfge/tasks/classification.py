@@ -18,8 +18,19 @@ from pfge.tasks.metric import Metric
 class Classification(Task):
     """Logits [N, C] and one true class for each example, [N].
 
-    A member's prediction is softmax(logits), the pooled one the mean of these, and the calibration a
-    temperature T: p becomes softmax(log p / T).
+    The loss is the cross-entropy. A member's prediction is p_k = softmax(logits), the pooled one the mean of
+    these, and the calibration a temperature T: p becomes softmax(log p / T).
+
+    Example:
+        >>> import torch
+        >>> from pfge.tasks import Classification
+        >>> task = Classification()
+        >>> predictions = task.predictions(torch.tensor([[0.0, 0.0], [0.0, 2.0]]))
+        >>> predictions
+        tensor([[0.5000, 0.5000],
+                [0.1192, 0.8808]])
+        >>> round(task.summarize(task.score(predictions, torch.tensor([0, 1])))["nll"], 4)
+        0.41
     """
 
     metrics: ClassVar[tuple[Metric, ...]] = (

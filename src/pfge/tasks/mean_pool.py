@@ -9,6 +9,15 @@ class MeanPool:
 
     It is summed in float64, or in float32 on devices without that, so that the last bit of a member's
     predictions counts however many members there are.
+
+    Example:
+        >>> import torch
+        >>> from pfge.tasks import MeanPool
+        >>> pool = MeanPool()
+        >>> pool.add(torch.tensor([1.0, 2.0]))
+        >>> pool.add(torch.tensor([3.0, 2.0]))
+        >>> pool.result()
+        tensor([2., 2.], dtype=torch.float64)
     """
 
     def __init__(self) -> None:

@@ -19,6 +19,16 @@ class Metric:
         score: The score of each example whose mean the metric is. Differences between methods can be tested
             only where there is one.
         is_main: Whether it has a column in the main table of a comparison.
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import score_examples
+        >>> from pfge.tasks import Metric
+        >>> surest = Metric("surest", "surest", "higher", lambda s: s.confidence.max().item(), "%", digits=1)
+        >>> surest.head
+        'surest %'
+        >>> surest.compute(score_examples(torch.tensor([[0.25, 0.75]]), torch.tensor([0])))
+        0.75
     """
 
     name: str

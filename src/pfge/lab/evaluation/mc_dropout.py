@@ -11,7 +11,8 @@ from pfge.ensemble import Ensemble
 from pfge.forward import call_model
 from pfge.lab.data.seeding import derive_seed
 from pfge.storage.lazy_members import LazyMembers
-from pfge.tasks import DEFAULT_TASK, Task
+from pfge.tasks import Task
+from pfge.tasks.manifest import DEFAULT_TASK
 from pfge.weights import Weights, count_bytes
 
 

@@ -17,7 +17,7 @@ from pfge.lab.data.seeding import derive_seed, generator
 from pfge.lab.session import Session
 from pfge.schedules import pretraining_schedule
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
-from pfge.tasks import require_classification
+from pfge.tasks.classification import require_classification
 
 
 def fit_resumable(
