@@ -13,9 +13,9 @@ from pfge.collectors.base import Collector
 from pfge.forward import call_model, require_rereadable, require_same_order
 from pfge.packed import PackedMembers
 from pfge.packed.saved_ensemble import SavedEnsemble
-from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
 from pfge.storage.lazy_members import LazyMembers
+from pfge.storage.manifest import MANIFEST
 from pfge.tasks import Task
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
