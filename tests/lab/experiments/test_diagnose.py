@@ -12,9 +12,10 @@ from torch.nn.functional import cross_entropy
 from pfge import Ensemble, Weights, load_weights, refresh_batch_norm
 from pfge.cli.main import main
 from pfge.lab.data import Splits, load_data, take
-from pfge.lab.experiments.diagnose import Diagnosis, diagnose
+from pfge.lab.experiments.diagnose import Diagnosis, diagnose, share_of_errors
 from pfge.lab.run.progress import Reporter
 from pfge.storage.files import StorageError, read_tensors
+from pfge.tasks import Classification
 from tests.lab.experiments.test_compare import batches, small_conv
 from tests.lab.tiny import run, tiny
 
@@ -62,6 +63,29 @@ def test_the_pair_is_as_far_and_as_wide_as_by_hand(finished: Path, found: Diagno
     assert pair.distance == pytest.approx(((one - other).norm() / one.norm()).item())
     cosine = ((one - w0) @ (other - w0) / (one - w0).norm() / (other - w0).norm()).item()
     assert pair.angle == pytest.approx(degrees(acos(cosine)))
+
+
+def test_errors_and_disagreement_are_shares_of_the_images(
+    finished: Path, found: Diagnosis, digits: Splits
+) -> None:
+    train = take(digits.train, 1000, 1, part="")  # without validation data
+    ensemble = Ensemble.load(finished / "seed-1" / "ensembles" / "PFGE", small_conv)
+    inputs = [digits.normalization(train.images)]  # type: ignore[union-attr]
+    classes = [probabilities.argmax(dim=1) for probabilities in ensemble.predict_each(inputs)]
+    wrong = [int((predicted != train.labels).sum()) for predicted in classes]
+    pooled = int((ensemble.predict_batches(inputs).argmax(dim=1) != train.labels).sum())
+    assert found.judged_on == "training"
+    assert found.errors == [count / 1000 for count in wrong]
+    assert found.pooled_error == pooled / 1000
+    assert found.pairs[0].disagreement == int((classes[0] != classes[1]).sum()) / 1000
+    assert min(wrong) > 0 < pooled
+
+
+@pytest.mark.parametrize("wrong", range(0, 200, 7))
+def test_an_error_is_the_exact_share_so_that_it_is_rounded_as_such(wrong: int) -> None:
+    predictions = torch.tensor([[0.25, 0.75]] * wrong + [[0.75, 0.25]] * (200 - wrong))
+    zeros = torch.zeros(200, dtype=torch.int64)
+    assert share_of_errors(Classification(), predictions, zeros) == wrong / 200
 
 
 def test_the_barrier_is_the_loss_half_way_with_its_own_statistics(

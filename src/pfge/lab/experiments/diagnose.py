@@ -19,6 +19,7 @@ from pfge.metrics.uncertainty import disagreement
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
 from pfge.tasks import Task
+from pfge.tasks.classification import require_classification
 from pfge.weights import Weights, buffer_names, distance, interpolate, is_averaged
 
 IMAGES = 2000
@@ -122,7 +123,7 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
     previous: Tensor | None = None
     for predictions in session.predict(ensemble, data, f"{name}, {judged_on}"):
         pool.add(predictions)
-        errors.append(_error(task, predictions, labels))
+        errors.append(share_of_errors(task, predictions, labels))
         if previous is not None:
             disagreements.append(disagreement((previous, predictions)))
         previous = predictions
@@ -147,7 +148,7 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
         method,
         pairs,
         errors,
-        _error(task, pool.result(), labels),
+        share_of_errors(task, pool.result(), labels),
         judged_on,
         _stale_loss(session, ensemble, w0, train, name),
         _rates(setting, method, ensemble),
@@ -155,8 +156,10 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
     )
 
 
-def _error(task: Task, predictions: Tensor, targets: Tensor) -> float:
-    return 1 - task.metric("accuracy").compute(task.score(predictions, targets))
+def share_of_errors(task: Task, predictions: Tensor, targets: Tensor) -> float:
+    """Return the share of examples whose most probable class is wrong."""
+    require_classification(task, "a diagnosis")
+    return (1 - task.score(predictions, targets).correct).mean().item()
 
 
 def _losses(session: Session, ensemble: Ensemble, data: Images, name: str) -> list[float]:
