@@ -18,6 +18,7 @@ from pfge.cli.main import main
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.run.folder import RunFolder
+from pfge.storage import atomic_files
 from pfge.storage import files as storage
 from tests.lab.tiny import SETTINGS, outcome, run, tiny
 
@@ -307,7 +308,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, byt
     """What a run ends with, and how often it flushes a file or a folder on the way."""
     folder, disk = tmp_path_factory.mktemp("undisturbed"), Disk()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(storage, "_flush", disk.flush)
+        patched.setattr(atomic_files, "_flush", disk.flush)
         run(tiny(*FEWER), folder)
     return outcome(folder), disk.flushed
 
@@ -323,7 +324,7 @@ def test_a_full_disk_ends_in_one_line_and_what_was_computed_stays(
     expected, flushed = undisturbed
     arguments = compare("--out", "out", settings=FEWER)
     with monkeypatch.context() as patched:
-        patched.setattr(storage, "_flush", Disk(space=int(share * flushed)).flush)
+        patched.setattr(atomic_files, "_flush", Disk(space=int(share * flushed)).flush)
         assert "No space left on device: 'out" in refused(capsys, arguments)
     assert main(arguments) == 0
     assert outcome(tmp_path / "out") == expected

@@ -309,7 +309,7 @@ def test_a_fit_that_runs_away_is_named_with_its_pair_and_finished_pairs_stay(
     def nothing(*_: object, **__: object) -> Tensor:
         return torch.tensor(float("nan"), requires_grad=True)
 
-    monkeypatch.setattr("pfge.lab.training.resumable_curve.cross_entropy", nothing)
+    monkeypatch.setattr("pfge.tasks.Classification.loss", nothing)
     message = refused(folder, pairs=1)
     assert message.startswith(
         f"seed 1: FGE, members {first} and {first + 1}: the loss became nan at iteration 1 and t = "
