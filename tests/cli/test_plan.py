@@ -1,6 +1,7 @@
 import pytest
 
 from pfge.cli.main import main
+from pfge.lab.data.ordering import EpochOrder
 from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
 
 PLAN = ["plan", "--model", "resnet20", "--classes", "10", "--epochs", "40"]
@@ -29,10 +30,18 @@ def test_a_remainder_is_warned_of(capsys: Captured) -> None:
     ("arguments", "expected"),
     [
         (["--memory", "1kB"], "memory must be at least 280,932 bytes"),
-        (["--memory", "9MB", "--images", "0"], "--images must be at least 1, got 0"),
+        (["--memory", "9MB", "--images", "0"], "--images must be at least the --batch-size of 128, got 0"),
         (["--memory", "9MB", "--period", "50"], "cycle <= period <= length"),
         (["--memory", "9MB", "--model", "resnet21"], "the depth must be 6n+2, got 21"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: Captured, arguments: list[str], expected: str) -> None:
     assert expected in refused(capsys, [*PLAN, *arguments])
+
+
+def test_an_epoch_has_the_iterations_that_training_gives_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "--memory", "9MB", "--images", "50000", "--batch-size", "128"]) == 0
+    order = EpochOrder(50_000, batch_size=128, seed=0)
+    assert order.per_epoch == 390  # of 390.6
+    epochs = int(PLAN[PLAN.index("--epochs") + 1])
+    assert f"Each run has {epochs * order.per_epoch:,} iterations." in capsys.readouterr().out

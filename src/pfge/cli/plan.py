@@ -50,11 +50,15 @@ def run(options: argparse.Namespace) -> int:
 
 def _setting(options: argparse.Namespace) -> "Setting":
     from pfge.lab.config.schema import EnsembleSettings, Experiment
+    from pfge.lab.data.ordering import count_batches
     from pfge.lab.planner import planned_methods
 
-    for name, value in (("--images", options.images), ("--batch-size", options.batch_size)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    if options.batch_size < 1:
+        raise ValueError(f"--batch-size must be at least 1, got {options.batch_size}")
+    if options.images < options.batch_size:
+        raise ValueError(
+            f"--images must be at least the --batch-size of {options.batch_size}, got {options.images}"
+        )
     settings = EnsembleSettings(
         methods=tuple(method.name for method in planned_methods()),
         cycle=options.cycle,
@@ -64,4 +68,4 @@ def _setting(options: argparse.Namespace) -> "Setting":
         high=options.high,
     )
     Experiment(ensemble=settings)  # checks them
-    return settings.setting(-(-options.images // options.batch_size))
+    return settings.setting(count_batches(options.images, options.batch_size))

@@ -234,6 +234,8 @@ def _load_splits(settings: DataSettings) -> Splits:
         validation=settings.validation,
         seed=seed,
         download=settings.download,
+        verify=settings.verify,
+        image_size=settings.image_size or None,
         normalization=Normalization(settings.mean, settings.std) if settings.mean else None,
     )
     train = take(splits.train, settings.train_images, seed, part="training data")

@@ -25,13 +25,6 @@ def test_the_smaller_last_batch_is_dropped():
     assert [len(order.at(i)) for i in (1, 2, 3)] == [4, 4, 4]
 
 
-def test_the_smaller_last_batch_is_kept_on_request():
-    order = EpochOrder(11, batch_size=4, seed=0, drop_last=False)
-    assert order.per_epoch == 3
-    assert [len(order.at(i)) for i in (1, 2, 3, 4)] == [4, 4, 3, 4]
-    assert [order.size_at(i) for i in (1, 2, 3, 4)] == [4, 4, 3, 4]
-
-
 def test_the_shares_of_all_processes_make_up_the_batch():
     whole = EpochOrder(20, batch_size=6, seed=5)
     parts = [EpochOrder(20, batch_size=6, seed=5, share=(part, 3)) for part in range(3)]

@@ -22,6 +22,7 @@ AT_LEAST_0 = (
     "data.train_images",
     "data.test_images",
     "data.crop_padding",
+    "data.image_size",
     "data.batch_norm_images",
     "data.workers",
     "pretrain.epochs",
@@ -50,6 +51,8 @@ class DataSettings:
     download: bool = False
     validation: int | float = 0  # images, or a share, taken out of the training data
     halve_test: bool = False  # for a w0 that saw all training data: half of the test set is validation
+    verify: bool = True  # whether published files must have their md5
+    image_size: int = 0  # height and width of pictures from folders; 0 is 32 in memory and 224 streamed
     split_seed: int = 0
     train_images: int = 0  # how many of those left for training; 0 is all
     test_images: int = 0  # how many of the test set, or of each half; 0 is all

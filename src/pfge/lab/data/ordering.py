@@ -7,6 +7,16 @@ from pfge.lab.data.in_memory.image_set import DataError
 from pfge.lab.data.seeding import generator
 
 
+def count_batches(images: int, batch_size: int) -> int:
+    """Return the iterations of an epoch: whole batches only, as a smaller last one is left out."""
+    if images < batch_size:
+        raise DataError(
+            f"an epoch must have at least one batch, got {images} images for batch_size {batch_size}; "
+            "make the batch smaller"
+        )
+    return images // batch_size
+
+
 class EpochOrder:
     """Cuts a fresh permutation of all images into batches, epoch after epoch.
 
@@ -14,7 +24,6 @@ class EpochOrder:
         images: the number of images.
         batch_size: images in a batch, over all processes.
         seed: decides the permutations, together with the epoch.
-        drop_last: whether an epoch leaves out its last, smaller batch.
         share: which part of every batch is for this process, and the number of parts.
     """
 
@@ -24,7 +33,6 @@ class EpochOrder:
         *,
         batch_size: int,
         seed: int,
-        drop_last: bool = True,
         share: tuple[int, int] = (0, 1),
     ) -> None:
         part, parts = share
@@ -32,14 +40,9 @@ class EpochOrder:
             raise DataError(f"batch_size must be a positive multiple of {parts} processes, got {batch_size}")
         if not 0 <= part < parts:
             raise DataError(f"share must be (part, parts) with 0 <= part < parts, got {share}")
-        self.per_epoch = images // batch_size if drop_last else -(-images // batch_size)
-        if self.per_epoch == 0:
-            raise DataError(
-                f"an epoch must have at least one batch, got {images} images for batch_size {batch_size}; "
-                "make the batch smaller"
-            )
+        self.per_epoch = count_batches(images, batch_size)
         self._images = images
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._seed = seed
         self._share = share
         self._epoch = -1
@@ -48,12 +51,7 @@ class EpochOrder:
     def at(self, iteration: int) -> Tensor:
         """Returns the indices of this process's images at an iteration, counted from 1."""
         epoch, start = self._locate(iteration)
-        return self.share_of(self.permutation(epoch)[start : start + self._batch_size])
-
-    def size_at(self, iteration: int) -> int:
-        """Returns how many images the batch has over all processes."""
-        _, start = self._locate(iteration)
-        return min(self._batch_size, self._images - start)
+        return self.share_of(self.permutation(epoch)[start : start + self.batch_size])
 
     def share_of(self, values: Tensor) -> Tensor:
         """Returns this process's part of one value for each image of a batch."""
@@ -71,4 +69,4 @@ class EpochOrder:
         if iteration < 1:
             raise DataError(f"iterations count from 1, got {iteration}")
         epoch, batch = divmod(iteration - 1, self.per_epoch)
-        return epoch, batch * self._batch_size
+        return epoch, batch * self.batch_size

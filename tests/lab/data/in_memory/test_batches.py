@@ -92,7 +92,7 @@ def test_channels_last_changes_the_memory_format_and_no_value():
 
 def test_processes_that_share_a_batch_get_the_images_of_one_process():
     data = random_images(9)
-    options = {"drop_last": False, "batch_size": 4}
+    options = {"batch_size": 4}
     whole, whole_labels = make(data, **options).at(2)
     parts = [make(data, share=(part, 2), **options).at(2) for part in range(2)]
     assert torch.equal(torch.stack([inputs for inputs, _ in parts], 1).flatten(0, 1), whole)

@@ -25,7 +25,6 @@ class TrainingBatches:
         batch_size: images in a batch, over all processes.
         seed: decides order and augmentation.
         augmentation: random crop and flip.
-        drop_last: whether an epoch leaves out its last, smaller batch.
         channels_last: whether the batches have the channels-last memory format.
         share: which part of every batch is for this process, and the number of parts.
     """
@@ -38,13 +37,10 @@ class TrainingBatches:
         batch_size: int,
         seed: int,
         augmentation: Augmentation,
-        drop_last: bool = True,
         channels_last: bool = False,
         share: tuple[int, int] = (0, 1),
     ) -> None:
-        self._order = EpochOrder(
-            len(data), batch_size=batch_size, seed=seed, drop_last=drop_last, share=share
-        )
+        self._order = EpochOrder(len(data), batch_size=batch_size, seed=seed, share=share)
         self._pixels = in_memory_order(data.images, channels_last)
         self._labels = data.labels
         self._to_inputs = ToInputs(normalization, data.images, channels_last=channels_last)
@@ -73,7 +69,7 @@ class TrainingBatches:
         # Drawn for the whole batch before taking this process's share, so that dividing a batch
         # among processes does not change its images.
         drawn = self._augmentation.draw(
-            self._order.size_at(iteration), generator(self._seed, "augmentation", iteration)
+            self._order.batch_size, generator(self._seed, "augmentation", iteration)
         )
         top, left, mirrored = (self._order.share_of(values).to(pixels.device) for values in drawn)
         padding = self._augmentation.crop_padding
