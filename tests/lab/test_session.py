@@ -11,13 +11,16 @@ from pfge.lab.data import DataError, Images, ImageSet, Splits
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
 from pfge.weights import view_weights
+from tests.lab.data.made import write_pictures
 from tests.lab.tiny import tiny
 
 # Digits have 1000 images for training and 797 for testing.
 
 
 def splits_of(folder: Path, *overrides: str) -> Splits:
-    with open_session(tiny(*overrides), folder / "-".join(overrides), Reporter(quiet=True)) as session:
+    with open_session(
+        tiny(*overrides), folder / "-".join(overrides).replace("/", "_"), Reporter(quiet=True)
+    ) as session:
         return session.splits
 
 
@@ -122,3 +125,13 @@ def test_batches_for_batch_norm_are_dealt_out_among_processes_as_often_as_they_a
                 found = [inputs for inputs, _ in mine]
                 assert len(found) == len(expected)
                 assert all(torch.equal(one, whole[at]) for one, at in zip(found, expected, strict=True))
+
+
+def test_pictures_have_the_size_that_the_config_asks_for(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        write_pictures(tmp_path / "pets" / name, 5)
+    splits = splits_of(
+        tmp_path, f"data.name=folder:{tmp_path / 'pets'}", "data.image_size=24", "data.batch_size=2"
+    )
+    assert isinstance(splits.train, ImageSet)
+    assert splits.train.images.shape[1:] == (3, 24, 24)
