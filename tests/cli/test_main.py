@@ -261,7 +261,9 @@ def test_start_weights_of_another_architecture_are_refused_with_the_names(
 def test_damaged_results_are_named(capsys: Captured, tmp_path: Path) -> None:
     with RunFolder(tmp_path / "out").opened(tiny()):
         (tmp_path / "out" / "results.jsonl").write_text("no JSON\n")
-    assert refused(capsys, compare("--out", "out")).startswith("line 1 of out/results.jsonl must be JSON")
+    assert refused(capsys, compare("--out", "out")).startswith(
+        "line 1 of out/results.jsonl cannot be used: it must be JSON"
+    )
 
 
 def test_a_path_that_runs_away_ends_in_one_line(capsys: Captured) -> None:

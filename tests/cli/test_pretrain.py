@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pfge.cli.main import main
-from pfge.lab.run.results import read_results
+from pfge.lab.run.result_lines import require_rows
+from pfge.lab.run.results import ComparisonRow
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, SETTINGS, counted_steps
 
 
@@ -41,7 +42,7 @@ def test_prints_the_metrics_that_a_comparison_records(
     call("pretrain", tmp_path)
     printed = capsys.readouterr().out
     call("compare", tmp_path)
-    test = read_results(tmp_path / "results.jsonl")[0]["test"]
+    test = require_rows(tmp_path / "results.jsonl", ComparisonRow)[0].metrics["test"]
     expected = (
         f"accuracy {100 * test['accuracy']:.2f} %, NLL {test['nll']:.4f}, ECE {100 * test['ece']:.2f} %"
     )

@@ -33,8 +33,8 @@ def tiny(*overrides: str) -> Experiment:
 
 
 def run(experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
-    """Run a comparison and return its results."""
-    return compare(experiment, folder, Reporter(quiet=True))
+    """Run a comparison and return its results as they are in the file."""
+    return [row.to_json() for row in compare(experiment, folder, Reporter(quiet=True))]
 
 
 class Stopped(Exception):  # noqa: N818 - no error of the product

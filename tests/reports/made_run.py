@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from pfge.lab.config.schema import ConnectSettings
 from pfge.lab.config.toml import load_experiment, to_toml
 from pfge.storage.files import write_tensors
 
@@ -105,42 +107,56 @@ def make_run(
     return folder
 
 
+def evaluation(method: str, seed: int) -> dict[str, Any]:
+    """Return what pfge evaluate would find: accuracy falls by a hundredth a strength and a seed."""
+    row = result(method, seed)
+    return {
+        "method": method,
+        "model": "made",
+        "members": row["members"],
+        "bytes": row["bytes"],
+        "temperature": 1.0,
+        "member_temperatures": None,
+        "data": "made",
+        "images": 400,
+        "test": row["test"],
+        "reliability": {
+            "lower": [0.0],
+            "upper": [1.0],
+            "confidence": [0.5],
+            "accuracy": [0.5],
+            "count": [400],
+        },
+        "ood": {
+            "other": {
+                "images": 100,
+                "entropy": {"auroc": 0.8 + seed / 100, "aupr": 0.7, "fpr_at_95": 0.3},
+                "mutual_information": {"auroc": 0.7, "aupr": 0.6, "fpr_at_95": 0.4},
+            }
+        },
+        "corruptions": {
+            "noise": [
+                {"strength": k, **metrics(row["test"]["accuracy"] - 0.01 * k * seed, 0.3 * k)}
+                for k in range(1, 6)
+            ]
+        },
+    }
+
+
 def write_evaluations(
     folder: Path, seeds: Sequence[int] = (1, 2), methods: Sequence[str] = ("FGE", "PFGE")
 ) -> None:
-    """Write what pfge evaluate would have: accuracy falls by a hundredth a strength and a seed."""
+    """Write what pfge evaluate would have."""
     for seed in seeds:
         for method in methods:
-            row = result(method, seed)
-            found = {
-                "method": method,
-                "members": row["members"],
-                "bytes": row["bytes"],
-                "data": "made",
-                "images": 400,
-                "test": row["test"],
-                "ood": {
-                    "other": {
-                        "images": 100,
-                        "entropy": {"auroc": 0.8 + seed / 100, "aupr": 0.7, "fpr_at_95": 0.3},
-                        "mutual_information": {"auroc": 0.7, "aupr": 0.6, "fpr_at_95": 0.4},
-                    }
-                },
-                "corruptions": {
-                    "noise": [
-                        {"strength": k, **metrics(row["test"]["accuracy"] - 0.01 * k * seed, 0.3 * k)}
-                        for k in range(1, 6)
-                    ]
-                },
-            }
             path = folder / f"seed-{seed}" / "ensembles" / method
             path.mkdir(parents=True, exist_ok=True)
-            (path / "evaluation.json").write_text(json.dumps(found))
+            (path / "evaluation.json").write_text(json.dumps(evaluation(method, seed)))
 
 
-def write_connectivity(folder: Path) -> None:
-    """Write three curves: two of PFGE, 1 and 3 high in the middle, and one of FGE, 5 high."""
-    lines = []
+def connectivity_rows() -> list[dict[str, Any]]:
+    """Return three curves: two of PFGE, 1 and 3 high in the middle, and one of FGE, 5 high."""
+    rows = []
     for method, pair, height in (("PFGE", 1, 1.0), ("PFGE", 2, 3.0), ("FGE", 1, 5.0)):
         values = {
             "train_loss": [0.0, height, 0.0],
@@ -148,10 +164,21 @@ def write_connectivity(folder: Path) -> None:
             "test_error": [0.1, 0.1 + height / 100, 0.1],
         }
         trace = {"t": [0.0, 0.5, 1.0], "values": values, "squared_norms": [1.0, 1.0, 1.0]}
-        settings = {"weight_decay": 1e-4}
-        lines.append(
-            {"seed": 1, "method": method, "members": [pair, pair + 1], "settings": settings, "trace": trace}
+        rows.append(
+            {
+                "seed": 1,
+                "method": method,
+                "members": [pair, pair + 1],
+                "settings": asdict(ConnectSettings(weight_decay=1e-4)),
+                "trace": trace,
+            }
         )
+    return rows
+
+
+def write_connectivity(folder: Path) -> None:
+    """Write what pfge connect would have."""
+    lines = connectivity_rows()
     (folder / "connectivity.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests.reports.made_run import (
 
 def test_a_finished_run_lacks_nothing(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path / "run"))
-    assert (run.name, run.seeds, run.missing(), run.left_out) == ("made", [1, 2], {}, 0)
+    assert (run.name, run.seeds, run.missing(), run.left_out) == ("made", [1, 2], {}, [])
     assert problems(run) == []
 
 
@@ -52,22 +51,30 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "expected"),
     [
-        {"method": 3},
-        {"bytes": 0},
-        {"members": None},
-        {"test": {"accuracy": 0.9, "nll": float("nan"), "ece": 0.1}},
-        {"test": {"accuracy": 0.9}},
-        {"test": "good"},
+        ({"method": 3}, "`method` must be a text, got 3"),
+        ({"bytes": 0}, "`bytes` must be at least 1, got 0"),
+        ({"members": None}, "`members` must be a whole number, got null"),
+        ({"test": {"accuracy": 0.9, "nll": float("nan"), "ece": 0.1}}, "`test.nll` must be finite, got nan"),
+        ({"test": {"accuracy": 0.9}}, "it has no `test.nll`"),
+        ({"test": "good"}, "`test` must be a JSON object, got 'good'"),
+        ({"each": {"test": []}}, "`each.test` must have an entry for each of 4 members, got 0"),
+        ({"growing": {"test": [{"nll": 1.0}] * 4}}, "it has no `growing.test[0].accuracy`"),
+        ({"calibrated": {"temperature": "hot"}}, "`calibrated.temperature` must be a number, got 'hot'"),
+        ({"calibrated_members": [1.5]}, "`calibrated_members` must be a JSON object, got a list"),
     ],
 )
-def test_a_line_of_another_format_is_left_out_and_counted(tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_line_of_another_format_is_left_out_and_named(
+    tmp_path: Path, change: dict[str, object], expected: str
+) -> None:
     folder = make_run(tmp_path / "run")
     write_results(folder, [result("w0", 1), result("PFGE", 1) | change])
     run = Run(folder)
-    assert (run.methods, run.left_out) == (["w0"], 1)
-    assert any(text.startswith("1 line of results.jsonl") for text in problems(run))
+    assert run.methods == ["w0"]
+    (problem,) = run.left_out
+    assert problem.startswith(f"line 2 of results.jsonl is left out: {expected};")
+    assert f"L{problem[1:]}." in problems(run)
 
 
 def test_a_line_that_is_being_written_does_not_count_yet(tmp_path: Path) -> None:
@@ -131,28 +138,16 @@ def test_the_environment_may_be_missing(tmp_path: Path) -> None:
     assert Run(folder).environment == {}
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "lost"),
-    [
-        ("each", {"test": [{"accuracy": 0.9, "nll": 0.2}]}, {"each", "growing"}),  # of four members
-        ("growing", {"test": [{"nll": 1.0}] * 4}, {"each", "growing"}),
-        ("member_iterations", None, {"member_iterations", "each", "growing"}),
-        ("member_iterations", [None] * 4, {"member_iterations", "each", "growing"}),
-        ("calibrated", {"temperature": "hot"}, {"calibrated", "calibrated_members"}),
-        ("calibrated_members", [1.5], {"calibrated", "calibrated_members"}),
-    ],
-)
-def test_extras_of_another_format_are_left_out_alone(
-    tmp_path: Path, key: str, value: Any, lost: set[str]
+@pytest.mark.parametrize("iterations", [None, [None] * 4])
+def test_members_of_no_known_iteration_are_left_out_of_figures_alone(
+    tmp_path: Path, iterations: list[None] | None
 ) -> None:
     folder = make_run(tmp_path / "run", examples=0)
-    whole = result("PFGE", 1)
-    write_results(folder, [whole | {key: value}])
+    write_results(folder, [result("PFGE", 1) | {"member_iterations": iterations}])
     run = Run(folder)
-    (row,) = run.results
-    assert row.keys() == whole.keys() - lost
-    assert report_tables(run)
-    assert report_figures(run)
+    assert run.left_out == []
+    assert "methods" in [table.title for table in report_tables(run)]
+    assert [figure.name for figure in report_figures(run)] == ["tradeoff", "rates"]
 
 
 def test_curves_and_evaluations_of_another_format_are_left_out(tmp_path: Path) -> None:
@@ -169,3 +164,7 @@ def test_curves_and_evaluations_of_another_format_are_left_out(tmp_path: Path) -
     run = Run(folder)
     assert [line["method"] for line in run.connectivity] == ["FGE"]
     assert run.evaluations == []
+    first, second, third = run.left_out
+    assert first.startswith("line 1 of connectivity.jsonl is left out: `trace.values.test_error` must have")
+    assert second.startswith("line 2 of connectivity.jsonl is left out: it has no `trace`; it may come from")
+    assert third == f"{evaluation} is left out: it has no `method`; run pfge evaluate again"

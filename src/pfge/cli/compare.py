@@ -31,5 +31,5 @@ def run(options: argparse.Namespace) -> int:
     from pfge.lab.run.progress import Reporter
 
     results = compare(experiment, folder, Reporter())
-    print_comparison(results, experiment, folder)
+    print_comparison([row.to_json() for row in results], experiment, folder)
     return 0

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.reports.figures.curves import draw_curves
     from pfge.storage.files import write_text
 
-    results = connect(
+    rows = connect(
         options.folder,
         Reporter(),
         overrides=given_settings(options),
@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
         pairs=options.pairs,
         choice_seed=options.seed,
     )
+    results = [row.to_json() for row in rows]
     figure = options.folder / "connectivity.svg"
     write_text(figure, draw_curves(results))
     print_connectivity(results, figure)

@@ -30,11 +30,10 @@ def add_parser(commands: "SubParsers") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the diagnosis and write it as JSON."""
-    from dataclasses import asdict
-
     from pfge.cli.tables import print_diagnosis
     from pfge.lab.experiments.diagnose import diagnose
     from pfge.lab.run.progress import Reporter
+    from pfge.lab.run.results import Diagnoses
     from pfge.storage.files import write_json
 
     found = diagnose(
@@ -46,5 +45,5 @@ def run(options: argparse.Namespace) -> int:
     )
     for diagnosis in found:
         print_diagnosis(diagnosis)
-    write_json(options.folder / "diagnosis.json", {"ensembles": [asdict(diagnosis) for diagnosis in found]})
+    write_json(options.folder / "diagnosis.json", Diagnoses(found).to_json())
     return 0

@@ -48,6 +48,8 @@ def add_parser(commands: "SubParsers") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure the ensemble, print the tables and write the JSON."""
+    from dataclasses import replace
+
     from pfge.cli.tables import print_assessment
     from pfge.lab.evaluation.robustness import assess, calibrate
     from pfge.lab.run.folder import describe_environment
@@ -71,7 +73,9 @@ def run(options: argparse.Namespace) -> int:
     if engine.is_first:
         out = options.out or folder / "evaluation.json"
         on_disk = sum(file.stat().st_size for file in folder.iterdir() if file.name != "evaluation.json")
-        found |= {"ensemble": str(folder), "bytes_on_disk": on_disk, "environment": describe_environment()}
-        write_json(out, found)
-        print_assessment(found, out)
+        found = replace(
+            found, ensemble=str(folder), bytes_on_disk=on_disk, environment=describe_environment()
+        )
+        write_json(out, found.to_json())
+        print_assessment(found.to_json(), out)
     return 0

@@ -32,8 +32,8 @@ def run(options: argparse.Namespace) -> int:
     from pfge.lab.experiments.formats import measure_formats
     from pfge.lab.run.progress import Reporter
 
-    results = measure_formats(
+    rows = measure_formats(
         options.folder, Reporter(), overrides=given_settings(options), trust_code=options.trust_code
     )
-    print_formats(results, options.folder)
+    print_formats([row.to_json() for row in rows], options.folder)
     return 0

@@ -52,8 +52,8 @@ def run(options: argparse.Namespace) -> int:
         overrides=given_settings(options),
         trust_code=options.trust_code,
     )
-    write_json(options.folder / "landscape.json", found)
+    write_json(options.folder / "landscape.json", found.to_json())
     picture = options.folder / "landscape.svg"
-    write_text(picture, draw_landscape(found))
+    write_text(picture, draw_landscape(found.to_json()))
     print(f"The picture: {picture}")
     return 0

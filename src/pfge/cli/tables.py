@@ -11,9 +11,9 @@ from rich.table import Table
 from torch import distributed
 
 from pfge.lab.config.schema import Experiment
-from pfge.lab.experiments.diagnose import Diagnosis
 from pfge.lab.planner import Plan
 from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.results import Diagnosis, StartWeights
 from pfge.methods import METHODS, style_of
 from pfge.metrics.scores import Scores
 from pfge.reports.tables import diagnosis
@@ -21,7 +21,6 @@ from pfge.reports.tables.calibration import assessment_tables
 from pfge.reports.tables.connectivity import connectivity_tables
 from pfge.reports.tables.formats import format_table
 from pfge.reports.tables.run_tables import run_tables
-from pfge.reports.whole_rows import whole_formats
 
 
 def print_comparison(results: Sequence[dict[str, Any]], experiment: Experiment, folder: Path) -> None:
@@ -60,23 +59,22 @@ def print_connectivity(results: Sequence[dict[str, Any]], figure: Path) -> None:
 
 def print_formats(results: Sequence[dict[str, Any]], folder: Path) -> None:
     """Print what each format takes and is worth, and how to see it."""
-    table = format_table(whole_formats([*results]))
+    table = format_table(results)
     _print(table.title, table.columns, table.cells, table.note)
     _console().print(f"One picture of it: pfge report {folder}", markup=False, highlight=False)
 
 
-def print_start_weights(found: Sequence[dict[str, Any]]) -> None:
+def print_start_weights(found: Sequence[StartWeights]) -> None:
     """Print where each seed's w0 is and what it is worth."""
     if not _is_first_process():
         return
     for w0 in found:
-        print(f"seed {w0['seed']}: {w0['file']}")
-        for part in ("test", "validation"):
-            if metrics := w0.get(part):
-                print(
-                    f"  {part + ':':<11} accuracy {100 * metrics['accuracy']:.2f} %, "
-                    f"NLL {metrics['nll']:.4f}, ECE {100 * metrics['ece']:.2f} %"
-                )
+        print(f"seed {w0.seed}: {w0.file}")
+        for part, metrics in w0.metrics.items():
+            print(
+                f"  {part + ':':<11} accuracy {100 * metrics['accuracy']:.2f} %, "
+                f"NLL {metrics['nll']:.4f}, ECE {100 * metrics['ece']:.2f} %"
+            )
 
 
 def print_plans(plans: Sequence[Plan], title: str) -> None:

@@ -50,13 +50,7 @@ def problems(run: Run) -> list[str]:
         found.append(f"Seed {seed} has no results yet of {', '.join(methods)}.")
     if run.results and run.missing():
         found.append(f"The run goes on, or stopped: the same pfge compare --out {path} continues it.")
-    if run.left_out:
-        lines = (
-            "1 line of results.jsonl is"
-            if run.left_out == 1
-            else f"{run.left_out} lines of results.jsonl are"
-        )
-        found.append(f"{lines} of a format that this version cannot read, and left out.")
+    found += [f"{problem[:1].upper()}{problem[1:]}." for problem in run.left_out]
     if run.config_problem:
         found.append(f"The config cannot be read, so learning rates are not drawn: {run.config_problem}.")
     without = [m for m in run.methods if not any(run.folder.scores(s, m).is_file() for s in run.seeds)]

@@ -2,21 +2,31 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.evaluation.record import expected_rows
 from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.results import read_results
+from pfge.lab.run.result_lines import ReadLines, read_rows
+from pfge.lab.run.results import (
+    ComparisonRow,
+    ConnectivityRow,
+    EnsembleEvaluation,
+    FormatRow,
+    Landscape,
+    Result,
+    expected_rows,
+)
+from pfge.lab.run.typed_json import ResultError
 from pfge.methods import METHODS, Setting, method_of, reference_first
 from pfge.reports.figures.landscape import draw_landscape
 from pfge.reports.tables.comparison import by_method
-from pfge.reports.whole_rows import is_whole_evaluation, whole_formats, whole_rows, whole_traces
 from pfge.storage.files import StorageError, read_json_object
 
 if TYPE_CHECKING:
     from pfge.reports.figures.plots import Plot
+
+Found = TypeVar("Found", bound=Result)
 
 
 class Run:
@@ -33,9 +43,9 @@ class Run:
                 f"{folder} holds no run: neither config.toml nor results.jsonl; "
                 f"make one by pfge compare --out {folder}"
             )
-        everything = read_results(self.folder.results)
-        self.results = whole_rows(everything)
-        self.left_out = len(everything) - len(self.results)
+        lines = read_rows(self.folder.results, ComparisonRow)
+        self.results = [row.to_json() for row in lines.rows]
+        self._left_out = lines.left_out
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder.path)!r})"
@@ -73,31 +83,65 @@ class Run:
     @cached_property
     def connectivity(self) -> list[dict[str, Any]]:
         """The curves between members, if there are any."""
-        return whole_traces(read_results(self.folder.connectivity))
+        return [row.to_json() for row in self._connectivity.rows]
 
     @cached_property
     def formats(self) -> list[dict[str, Any]]:
         """The ensembles in the formats that they can be shipped in, if they were measured."""
-        return whole_formats(read_results(self.folder.formats))
+        return [row.to_json() for row in self._formats.rows]
 
     @cached_property
     def landscape(self) -> str:
         """The picture of the loss plane as SVG, "" if there is none that this version can draw."""
-        file = self.folder.path / "landscape.json"
-        try:
-            return draw_landscape(read_json_object(file)) if file.is_file() else ""
-        except (ArithmeticError, LookupError, TypeError, ValueError):
-            return ""
+        found = self._landscape
+        return draw_landscape(found.to_json()) if isinstance(found, Landscape) else ""
 
     @cached_property
     def evaluations(self) -> list[tuple[int, str, dict[str, Any]]]:
         """What was found on unknown and corrupted inputs: the seed, the method, and the numbers."""
         return [
-            (seed, method, found)
+            (seed, method, found.to_json())
+            for seed, method, found in self._evaluations
+            if isinstance(found, EnsembleEvaluation)
+        ]
+
+    @cached_property
+    def left_out(self) -> list[str]:
+        """What cannot be shown of the files that are there, and why."""
+        files = [self._landscape, *(found for _, _, found in self._evaluations)]
+        return [
+            *self._left_out,
+            *self._connectivity.left_out,
+            *self._formats.left_out,
+            *(problem for problem in files if isinstance(problem, str)),
+        ]
+
+    @cached_property
+    def _connectivity(self) -> ReadLines[ConnectivityRow]:
+        return read_rows(self.folder.connectivity, ConnectivityRow)
+
+    @cached_property
+    def _formats(self) -> ReadLines[FormatRow]:
+        return read_rows(self.folder.formats, FormatRow)
+
+    @cached_property
+    def _landscape(self) -> Landscape | str | None:
+        return _read(self.folder.path / "landscape.json", Landscape, "run pfge landscape again")
+
+    @cached_property
+    def _evaluations(self) -> list[tuple[int, str, EnsembleEvaluation | str | None]]:
+        return [
+            (
+                seed,
+                method,
+                _read(
+                    self.folder.ensemble(seed, method) / "evaluation.json",
+                    EnsembleEvaluation,
+                    "run pfge evaluate again",
+                ),
+            )
             for method in self.methods
             for seed in self.seeds
-            if (file := self.folder.ensemble(seed, method) / "evaluation.json").is_file()
-            and is_whole_evaluation(found := read_json_object(file))
         ]
 
     @property
@@ -151,6 +195,18 @@ class Run:
         from pfge.reports.figures.tradeoff import tradeoff
 
         return plot(_require(tradeoff(self), self, "any method"))
+
+
+def _read(file: Path, kind: type[Found], remedy: str) -> Found | str | None:
+    """Return what a file holds, why it cannot be read, or None if there is none."""
+    if not file.is_file():
+        return None
+    try:
+        return kind.from_json(read_json_object(file))
+    except ResultError as error:
+        return f"{file} is left out: {error}; {remedy}"
+    except StorageError as error:
+        return f"{error}; {remedy}"
 
 
 def _require(figure: Any, run: Run, whose: str) -> Any:

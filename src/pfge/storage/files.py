@@ -51,7 +51,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StorageError(f"{path} is missing; check the path") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} must be JSON, but {error}; it may be truncated or another file") from None
     if not isinstance(value, dict):
         raise StorageError(f"{path} must hold a JSON object, found {type(value).__name__}")

@@ -426,10 +426,10 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
     ("place", "applies"),
     [
         (
-            "pfge.lab.evaluation.record.append_result",
-            lambda *call: call[1]["method"] == "FGE",
+            "pfge.lab.evaluation.record.append_row",
+            lambda *call: call[1].method == "FGE",
         ),  # FGE* is there
-        ("pfge.lab.evaluation.record.append_result", lambda *call: call[1]["method"] == "PFGE"),
+        ("pfge.lab.evaluation.record.append_row", lambda *call: call[1].method == "PFGE"),
         (
             "pfge.storage.manifest.write_json",
             lambda *call: call[0].parts[-3:-1] == ("ensembles", "FGE"),

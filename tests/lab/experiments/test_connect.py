@@ -36,7 +36,8 @@ Results = list[dict[str, Any]]
 
 
 def again(folder: Path, *overrides: str, **options: Any) -> Results:
-    return connect(folder, Reporter(quiet=True), overrides=overrides, **options)
+    rows = connect(folder, Reporter(quiet=True), overrides=overrides, **options)
+    return [row.to_json() for row in rows]
 
 
 @pytest.fixture(scope="module")

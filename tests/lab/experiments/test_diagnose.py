@@ -12,8 +12,9 @@ from torch.nn.functional import cross_entropy
 from pfge import Ensemble, Weights, load_weights, refresh_batch_norm
 from pfge.cli.main import main
 from pfge.lab.data import Splits, load_data, take
-from pfge.lab.experiments.diagnose import Diagnosis, diagnose, share_of_errors
+from pfge.lab.experiments.diagnose import diagnose, share_of_errors
 from pfge.lab.run.progress import Reporter
+from pfge.lab.run.results import Diagnosis
 from pfge.storage.files import StorageError, read_tensors
 from pfge.tasks import Classification
 from tests.lab.experiments.test_compare import batches, small_conv

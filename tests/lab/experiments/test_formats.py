@@ -40,7 +40,7 @@ Rows = list[dict[str, Any]]
 
 
 def measured(folder: Path) -> Rows:
-    return measure_formats(folder, Reporter(quiet=True))
+    return [row.to_json() for row in measure_formats(folder, Reporter(quiet=True))]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_dropout_at_test_time_has_no_ensemble_and_so_no_forms(tmp_path: Path) ->
     net = "model.name=tests.lab.experiments.test_baselines:dropping_net"
     run(tiny(net, "ensemble.methods=['MCDropout']"), tmp_path / "run")
     rows = measure_formats(tmp_path / "run", Reporter(quiet=True), trust_code=True)
-    assert {row["method"] for row in rows} == {"w0"}
+    assert {row.method for row in rows} == {"w0"}
 
 
 # The numbers
@@ -243,12 +243,12 @@ def test_without_validation_data_there_are_no_cascades_and_it_says_so(
 ) -> None:
     run(tiny("ensemble.methods=['PFGE']", "ensemble.length=8"), tmp_path / "run")
     rows = measure_formats(tmp_path / "run", Reporter())
-    assert [(row["method"], row["format"]) for row in rows] == [
+    assert [(row.method, row.format) for row in rows] == [
         ("w0", "float32"),
         ("w0", "int8 base"),
         *(("PFGE", name) for name in NAMES),
     ]
-    assert not any(row["cascade"] for row in rows)
+    assert not any(row.cascade for row in rows)
     assert "no cascades: what they stop at is found on validation data" in capfd.readouterr().err
 
 
@@ -281,9 +281,13 @@ def test_an_ensemble_that_was_removed_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("{", "line 1 of {file} must be JSON"),
-        ("[1]", "{file} must hold results of pfge formats, got '[1]'; remove that line"),
-        ('{"seed": 1}', "{file} must hold results of pfge formats, got \"{{'seed': 1}}\"; remove that line"),
+        ("{", "line 1 of {file} cannot be used: it must be JSON"),
+        ("[1]", "line 1 of {file} cannot be used: it must be a JSON object, got a list; remove that line"),
+        (
+            '{"seed": 1}',
+            "line 1 of {file} cannot be used: it has no `method`; it may come from an older version of pfge; "
+            "remove that line and run pfge formats again, which measures what is missing",
+        ),
     ],
 )
 def test_a_broken_line_is_named(folder: Path, line: str, expected: str) -> None:

@@ -36,14 +36,14 @@ def test_members_and_grid_are_where_they_belong(finished: Path) -> None:
     members = list(Ensemble.load(finished / "seed-1" / "ensembles" / "PFGE", small_conv).members)
     names = [name for name, _ in small_conv().named_parameters()]
     one, other = ({n: member[n] for n in names} for member in members[:2])
-    assert found["pfge"][0] == (0, 0)
-    assert found["pfge"][1] == (pytest.approx(distance(one, other), rel=1e-5), pytest.approx(0, abs=1e-6))
-    assert [len(row) for row in found["values"]] == [3, 3, 3]
-    assert len(found["trajectory"]) == 8
-    assert found["x"][0] < min(p[0] for p in found["pfge"])
-    assert found["x"][-1] - found["x"][0] == pytest.approx(found["y"][-1] - found["y"][0])
-    (curve,) = found["curves"]  # of the pair that was connected
-    places = [pytest.approx(place, abs=1e-5) for place in found["pfge"]]
+    assert found.pfge[0] == (0, 0)
+    assert found.pfge[1] == (pytest.approx(distance(one, other), rel=1e-5), pytest.approx(0, abs=1e-6))
+    assert [len(row) for row in found.values] == [3, 3, 3]
+    assert len(found.trajectory or []) == 8
+    assert found.x[0] < min(p[0] for p in found.pfge)
+    assert found.x[-1] - found.x[0] == pytest.approx(found.y[-1] - found.y[0])
+    (curve,) = found.curves  # of the pair that was connected
+    places = [pytest.approx(place, abs=1e-5) for place in found.pfge]
     assert curve[0] in places
     assert curve[-1] in places
 
@@ -56,20 +56,20 @@ def test_a_corner_of_the_grid_has_the_loss_of_its_weights(finished: Path) -> Non
     names = [name for name, _ in small_conv().named_parameters()]
     plane = Plane((members[0], members[1], members[2]), trained=names)
     model = small_conv()
-    load_weights(model, plane.at(found["x"][1], found["y"][0]))
+    load_weights(model, plane.at(found.x[1], found.y[0]))
     digits = load_data("digits")
     source = batches(digits, "batch norm")
     refresh_batch_norm(model, [source.at(1)[0], source.at(2)[0]])  # 100 images
     train = take(digits.train, 100, 1, part="")
     with torch.no_grad():
         logits = model.eval()(digits.normalization(train.images))  # type: ignore[union-attr]
-    assert found["values"][0][1] == pytest.approx(cross_entropy(logits, train.labels).item(), rel=1e-4)
+    assert found.values[0][1] == pytest.approx(cross_entropy(logits, train.labels).item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("quantity", ["train_error", "test_error"])
 def test_errors_can_be_measured_too(finished: Path, quantity: str) -> None:
     found = make_landscape(finished, QUIET, grid=2, images=50, quantity=quantity)  # type: ignore[arg-type]
-    values = [value for row in found["values"] for value in row]
+    values = [value for row in found.values for value in row]
     assert all(0 <= value <= 1 and round(value * 50, 6) % 1 == 0 for value in values)
 
 

@@ -1,61 +1,205 @@
-"""Results: every line that was ever appended stays, and half a line never counts."""
+"""Results as types: JSON and back without a change; anything else is an error that names the key."""
 
-from pathlib import Path
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pfge.lab.run.results import append_result, read_results
-from pfge.storage.files import StorageError
+from pfge.lab.run.results import (
+    AdjacentMembers,
+    ComparisonRow,
+    ConnectivityRow,
+    Diagnoses,
+    Diagnosis,
+    EnsembleEvaluation,
+    FormatRow,
+    Landscape,
+    Result,
+    expected_rows,
+)
+from pfge.lab.run.typed_json import ResultError
+from pfge.tasks import Classification, Metric
+from tests.reports.figures.test_landscape import FOUND
+from tests.reports.made_run import connectivity_rows, evaluation, form_rows, result
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "results.jsonl"
-
-
-def test_there_are_no_results_before_the_first(path: Path) -> None:
-    assert read_results(path) == []
-
-
-def test_results_come_back_in_their_order(path: Path) -> None:
-    results = [{"seed": 1, "nll": 0.1 + 0.2}, {"seed": 2, "each": [1, None, "é"]}]
-    for result in results:
-        append_result(path, result)
-    assert read_results(path) == results
-
-
-def test_appending_leaves_what_was_there(path: Path) -> None:
-    append_result(path, {"seed": 1})
-    before = path.read_bytes()
-    append_result(path, {"seed": 2})
-    assert path.read_bytes() == before + b'{"seed": 2}\n'
-
-
-def test_a_torn_last_line_is_not_read(path: Path) -> None:
-    append_result(path, {"seed": 1})
-    append_result(path, {"seed": 2, "name": "é"})
-    whole = path.read_bytes()
-    second = whole.index(b"\n") + 1
-    for end in range(second, len(whole)):  # a crash may come after any byte, inside a character too
-        path.write_bytes(whole[:end])
-        assert read_results(path) == [{"seed": 1}]
+PAIR = AdjacentMembers((1, 2), 0.1, 30.0, 0.2, -0.01, 0.05)
+DIAGNOSIS = Diagnosis(1, "PFGE", [PAIR], [0.1, 0.2], 0.1, "training", None, [None, 0.1], 0.1)
+EXAMPLES: dict[type[Result], dict[str, Any]] = {
+    ComparisonRow: result("PFGE", 1),
+    ConnectivityRow: connectivity_rows()[0],
+    FormatRow: form_rows()[0],
+    EnsembleEvaluation: evaluation("PFGE", 1),
+    Diagnoses: Diagnoses([DIAGNOSIS]).to_json(),
+    Landscape: FOUND,
+}
 
 
-def test_appending_replaces_a_torn_line(path: Path) -> None:
-    append_result(path, {"seed": 1})
-    with path.open("ab") as file:
-        file.write(b'{"seed": 2, "acc')
-    append_result(path, {"seed": 3})
-    assert path.read_bytes() == b'{"seed": 1}\n{"seed": 3}\n'
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_json_comes_back_as_it_was_with_a_version(kind: type[Result]) -> None:
+    written = kind.from_json(EXAMPLES[kind]).to_json()
+    assert list(written) == list({"version": 1} | EXAMPLES[kind])
+    text = json.dumps(written)
+    assert json.loads(text) == json.loads(json.dumps({"version": 1} | EXAMPLES[kind]))
+    assert json.dumps(kind.from_json(json.loads(text)).to_json()) == text
 
 
-def test_a_torn_first_line_is_replaced_too(path: Path) -> None:
-    path.write_bytes(b'{"se')
-    append_result(path, {"seed": 1})
-    assert path.read_bytes() == b'{"seed": 1}\n'
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_every_key_without_which_a_result_is_none_is_named(kind: type[Result]) -> None:
+    optional = {
+        *("version", "trainings", "member_iterations", "calibrated", "calibrated_members", "each", "growing"),
+        *("ensemble", "bytes_on_disk", "environment", "trajectory"),
+    }
+    needed = EXAMPLES[kind].keys() - optional
+    assert needed
+    for key in needed:
+        with pytest.raises(ResultError, match=rf"^it has no `{key}`$"):
+            kind.from_json({name: value for name, value in EXAMPLES[kind].items() if name != key})
 
 
-def test_a_damaged_line_is_named(path: Path) -> None:
-    path.write_text('{"seed": 1}\n{"seed": \n{"seed": 3}\n')
-    with pytest.raises(StorageError, match=r"line 2 of .*results\.jsonl must be JSON, .*remove that line"):
-        read_results(path)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.just(10**400)
+    | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def places(value: Any) -> list[Callable[[Any], None]]:
+    """Return a setter for every place inside a JSON value."""
+    found: list[Callable[[Any], None]] = []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        found.append(lambda new, key=key: value.__setitem__(key, new))
+        found += places(item)
+    return found
+
+
+@given(st.sampled_from([*EXAMPLES]), JSON, st.integers(0, 10**6))
+def test_any_value_anywhere_is_read_or_refused_with_a_reason(
+    kind: type[Result], value: Any, number: int
+) -> None:
+    changed = json.loads(json.dumps(EXAMPLES[kind]))
+    setters = places(changed)
+    setters[number % len(setters)](value)
+    for hostile in (value, changed):
+        with suppress(ResultError):
+            assert json.dumps(kind.from_json(hostile).to_json())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"members": 0}, "`members` must be at least 1, got 0"),
+        ({"members": True}, "`members` must be a whole number, got True"),
+        ({"bytes": 1.5}, "`bytes` must be a whole number, got 1.5"),
+        ({"bytes": 10**400}, "`bytes` must be a number of at most 64 bits, got 1000"),
+        ({"iterations": -1}, "`iterations` must be at least 0, got -1"),
+        ({"method": 3}, "`method` must be a text, got 3"),
+        ({"method": "\ud800"}, "`method` must be a text of whole characters"),
+        ({"test": {"accuracy": 0.9, "ece": 0.1}}, "it has no `test.nll`"),
+        ({"test": {"accuracy": 0.9, "nll": float("nan"), "ece": 0.1}}, "`test.nll` must be finite, got nan"),
+        (
+            {"test": {"accuracy": 0.9, "nll": float("-inf"), "ece": 0.1}},
+            "`test.nll` must be finite, got -inf",
+        ),
+        (
+            {"test": {"accuracy": 0.9, "nll": 10**400, "ece": 0.1}},
+            "`test.nll` must be a number of at most 64",
+        ),
+        ({"test": "good"}, "`test` must be a JSON object, got 'good'"),
+        ({"member_iterations": [1]}, "`member_iterations` must have an entry for each of 4 members, got 1"),
+        ({"each": {"test": []}}, "`each.test` must have an entry for each of 4 members, got 0"),
+        ({"growing": {"test": [{"nll": 1.0}] * 4}}, r"it has no `growing.test[0].accuracy`"),
+        ({"calibrated": {"temperature": "hot"}}, "`calibrated.temperature` must be a number, got 'hot'"),
+        ({"calibrated_members": [1.5]}, "`calibrated_members` must be a JSON object, got a list"),
+    ],
+)
+def test_a_row_says_what_is_wrong_with_it(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ResultError) as caught:
+        ComparisonRow.from_json(result("PFGE", 1) | change)
+    assert str(caught.value).startswith(expected)
+
+
+def test_a_member_that_diverged_is_no_reason_to_refuse_its_ensemble() -> None:
+    odd = result("PFGE", 1)
+    odd["growing"]["test"][1]["nll"] = float("nan")
+    assert ComparisonRow.from_json(odd).key == (1, "PFGE")
+
+
+def test_samples_have_no_iterations() -> None:
+    row = ComparisonRow.from_json(result("SWAG", 1) | {"member_iterations": [None] * 20})
+    assert row.member_iterations == [None] * 20
+
+
+def test_what_is_not_known_is_not_written() -> None:
+    row = replace(ComparisonRow.from_json(result("PFGE", 1)), each=None, growing=None)
+    assert not {"each", "growing"} & row.to_json().keys()
+
+
+def test_a_new_main_metric_is_needed_and_kept_without_a_change_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    width = Metric("width", "width", "lower", lambda _: 0.0, is_main=True)
+    monkeypatch.setattr(Classification, "metrics", (*Classification.metrics, width))
+    row = result("SWA", 1)
+    with pytest.raises(ResultError, match=r"it has no `test\.width`"):
+        ComparisonRow.from_json(row)
+    for found in (row, row["calibrated"], row["calibrated_members"]):
+        found["test"]["width"] = 2.0
+    for kind in ("each", "growing"):
+        row[kind]["test"][0]["width"] = 2.0
+    assert ComparisonRow.from_json(row).metrics["test"]["width"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"t": [0.0]}, "`trace.t` must have at least 2 points, got 1"),
+        ({"squared_norms": [1.0]}, "`trace.squared_norms` must have an entry for each of 3 points, got 1"),
+        ({"values": {"train_loss": [1, 2, 3]}}, "it has no `trace.values.train_error`"),
+    ],
+)
+def test_a_trace_has_every_quantity_at_every_point(change: dict[str, Any], expected: str) -> None:
+    row = connectivity_rows()[0]
+    with pytest.raises(ResultError) as caught:
+        ConnectivityRow.from_json(row | {"trace": row["trace"] | change})
+    assert str(caught.value) == expected
+
+
+def test_a_setting_that_an_older_version_did_not_have_is_the_default() -> None:
+    row = connectivity_rows()[0]
+    assert ConnectivityRow.from_json(row | {"settings": {"rate": 0.5}}).settings.points == 31
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"x": [1.0, 1.0, 1.0]}, "`x` must be two or more growing numbers"),
+        ({"values": [[1.0, 2.0]]}, "`values` must have 3 rows of 3 numbers"),
+        ({"quantity": "<script>"}, "`quantity` must be one of train_loss, train_error, test_error"),
+        ({"members": ["<script>", 2, 3]}, r"`members[0]` must be a whole number"),
+        ({"w0": [1.0]}, "`w0` must have 2 entries, got 1"),
+        ({"values": [[float("nan")] * 3] * 3}, r"`values[0][0]` must be finite, got nan"),
+    ],
+)
+def test_a_landscape_can_be_drawn(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ResultError) as caught:
+        Landscape.from_json(FOUND | change)
+    assert str(caught.value).startswith(expected)
+
+
+def test_a_result_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        ComparisonRow.from_json(result("PFGE", 1)).members = 5  # type: ignore[misc]
+
+
+def test_a_finished_comparison_has_a_row_for_each_method_and_for_the_last_of_some() -> None:
+    assert expected_rows(["SWA", "FGE", "PFGE"]) == {"w0", "SWA", "FGE", "FGE*", "PFGE"}

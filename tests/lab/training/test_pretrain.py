@@ -3,7 +3,6 @@
 import json
 from math import log
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 from pfge import Ensemble
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.run.progress import Reporter
+from pfge.lab.run.results import StartWeights
 from pfge.lab.session import open_session
 from pfge.lab.training.pretrain import find_w0, pretrain, read_w0
 from pfge.storage.files import StorageError, read_tensors, write_tensors
@@ -33,7 +33,7 @@ def make_flat(classes: int, *, value: float = 0.0, bias: bool = True, fails: boo
     return nn.Sequential(nn.Flatten(), linear)
 
 
-def find(experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
+def find(experiment: Experiment, folder: Path) -> list[StartWeights]:
     return pretrain(experiment, folder, QUIET)
 
 
@@ -128,22 +128,18 @@ def test_the_metrics_are_those_that_a_comparison_records(tmp_path: Path) -> None
     experiment = tiny("data.validation=100", "ensemble.methods=['PFGE']")
     (found,) = find(experiment, tmp_path)
     row = next(row for row in run(experiment, tmp_path) if row["method"] == "w0")
-    assert found == {
-        "seed": 1,
-        "file": tmp_path / "seed-1" / "w0.safetensors",
-        "test": row["test"],
-        "validation": row["validation"],
-    }
+    metrics = {part: row[part] for part in ("test", "validation")}
+    assert found == StartWeights(1, tmp_path / "seed-1" / "w0.safetensors", metrics)
 
 
 def test_without_validation_data_there_are_no_metrics_on_it(tmp_path: Path) -> None:
     (found,) = find(tiny("pretrain.epochs=0"), tmp_path)
-    assert set(found) == {"seed", "file", "test"}
+    assert found.metrics.keys() == {"test"}
 
 
 def test_equal_logits_are_worth_what_chance_is(tmp_path: Path) -> None:
     (found,) = find(tiny(FLAT, "pretrain.epochs=0"), tmp_path)
-    assert found["test"]["nll"] == pytest.approx(log(10))
+    assert found.metrics["test"]["nll"] == pytest.approx(log(10))
 
 
 # The run folder

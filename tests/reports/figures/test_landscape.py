@@ -6,16 +6,18 @@ from xml.etree import ElementTree
 from pfge.reports.figures.landscape import LEFT, SIDE, TOP, draw_landscape
 
 FOUND: dict[str, Any] = {
+    "seed": 1,
     "members": [1, 2, 3],
     "quantity": "train_loss",
+    "images": 100,
     "x": [0.0, 1.0, 2.0],
     "y": [-1.0, 0.0, 1.0],
     "values": [[1.0, 2.0, 3.0], [0.5, 0.1, 2.0], [1.0, 2.0, 4.0]],
-    "w0": (0.5, 0.5),
-    "pfge": [(0.0, 0.0), (1.0, 0.0), (2.0, 1.0)],
-    "means": {"SWA": (1.0, 0.5)},
-    "trajectory": [(0.5, 0.4), (0.6, 0.3)],
-    "curves": [[(0.0, 0.0), (0.5, -0.5), (1.0, 0.0)]],
+    "w0": [0.5, 0.5],
+    "pfge": [[0.0, 0.0], [1.0, 0.0], [2.0, 1.0]],
+    "means": {"SWA": [1.0, 0.5]},
+    "trajectory": [[0.5, 0.4], [0.6, 0.3]],
+    "curves": [[[0.0, 0.0], [0.5, -0.5], [1.0, 0.0]]],
 }
 SVG = "{http://www.w3.org/2000/svg}"
 

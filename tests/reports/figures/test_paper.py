@@ -64,7 +64,13 @@ def test_the_collector_takes_weights_where_the_figure_says(
     members = list(range(period, 401, period))
     numbers = result("PFGE", 1)["each"]["test"][0]
     of_members = {"test": [numbers] * len(members)}
-    row = result("PFGE", 1) | {"member_iterations": members, "each": of_members, "growing": of_members}
+    row = result("PFGE", 1) | {
+        "members": len(members),
+        "member_iterations": members,
+        "each": of_members,
+        "growing": of_members,
+    }
+    del row["calibrated_members"]
     write_results(folder, [row])
     run = Run(folder)
     assert run.setting is not None

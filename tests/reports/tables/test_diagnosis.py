@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
-from pfge.lab.experiments.diagnose import Diagnosis, Pair
+from pfge.lab.run.results import AdjacentMembers, Diagnosis
 from pfge.reports.tables.diagnosis import COLUMNS, in_words, pair_cells
 
-PAIRS = [Pair((1, 2), 0.06, 40.0, 0.20, 0.005, 0.05), Pair((2, 3), 0.05, 30.0, 0.18, -0.001, 0.04)]
+PAIRS = [
+    AdjacentMembers((1, 2), 0.06, 40.0, 0.20, 0.005, 0.05),
+    AdjacentMembers((2, 3), 0.05, 30.0, 0.18, -0.001, 0.04),
+]
 GOOD = Diagnosis(1, "PFGE", PAIRS, [0.08, 0.08, 0.07], 0.065, "validation", 0.9, [5e-4] * 3, 5e-4)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pfge.lab.run.results import FormatRow
 from pfge.reports.report import report_tables
 from pfge.reports.run import Run
 from pfge.reports.tables.formats import format_table
@@ -76,7 +77,8 @@ def test_a_line_of_another_format_is_left_out(tmp_path: Path, change: dict[str, 
     folder = make_run(tmp_path / "run", examples=0)
     good, odd = form_rows(seeds=[1])[:2]
     write_forms(folder, [good, odd | change, 7, "text"])
-    assert Run(folder).formats == [good]
+    assert Run(folder).formats == [FormatRow.from_json(good).to_json()]
+    assert [problem[:6] for problem in Run(folder).left_out] == ["line 2", "line 3", "line 4"]
 
 
 def test_a_line_that_is_being_written_does_not_count_yet(tmp_path: Path) -> None:
@@ -84,4 +86,5 @@ def test_a_line_that_is_being_written_does_not_count_yet(tmp_path: Path) -> None
     write_forms(folder)
     whole = (folder / "formats.jsonl").read_text()
     (folder / "formats.jsonl").write_text(whole[:-30])
-    assert Run(folder).formats == form_rows()[:-1]
+    assert Run(folder).formats == [FormatRow.from_json(row).to_json() for row in form_rows()[:-1]]
+    assert Run(folder).left_out == []

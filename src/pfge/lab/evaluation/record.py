@@ -1,26 +1,31 @@
 """Turn what a method collected into a saved ensemble and a line of results."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 
 from torch import Tensor
 
 from pfge.collectors import Collector
 from pfge.ensemble import Ensemble
 from pfge.lab.evaluation.evaluate import Evaluation, PooledEvaluation
-from pfge.lab.run.results import append_result, read_results
+from pfge.lab.run.result_lines import append_row, require_rows
+from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, ComparisonRow
 from pfge.lab.session import Session
-from pfge.methods import START, Setting, is_starred, known_rows, starred
+from pfge.methods import Setting, is_starred, known_rows, starred
 from pfge.metrics.scores import Scores
 from pfge.storage.files import write_tensors
 from pfge.storage.manifest import MANIFEST
 from pfge.tasks import Task
 
+OfMembers = Mapping[str, list[dict[str, float]]]
+"""For each part of the data, the metrics of each member or of the first few pooled."""
 
-def expected_rows(methods: Iterable[str]) -> set[str]:
-    """Return the rows of a finished comparison of these methods."""
-    return {START, *methods, *(starred(name) for name in methods if starred(name) in known_rows())}
+
+@dataclass(frozen=True)
+class _Measured:
+    metrics: Mapping[str, Mapping[str, float]]
+    calibrated: AtTemperature | None = None
+    calibrated_members: AtMemberTemperatures | None = None
 
 
 def measured_rows(session: Session, seed: int) -> set[str]:
@@ -93,37 +98,42 @@ def record_ensemble(
     if not session.engine.is_first:
         return
 
-    def append(
-        name: str, pools: Mapping[str, PooledEvaluation], members: int, extra: Mapping[str, Any]
+    def record(
+        name: str, pools: Mapping[str, PooledEvaluation], members: int, of_members: Mapping[str, OfMembers]
     ) -> None:
-        row = {
-            "seed": seed,
-            "method": name,
-            "members": members,
-            "bytes": ensemble.nbytes * members // len(ensemble),
-            "bytes_of_one": session.bytes_of_one,
-            "iterations": iterations,
-            "trainings": trainings,
-            "member_iterations": ensemble.iterations[-members:],
-        }
         measured, scores = _measure(session.task, found, pools, members)
         path = session.folder.scores(seed, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, scores)
-        append_result(session.folder.results, {**row, **measured, **extra})
+        row = ComparisonRow(
+            seed=seed,
+            method=name,
+            members=members,
+            bytes=ensemble.nbytes * members // len(ensemble),
+            bytes_of_one=session.bytes_of_one,
+            iterations=iterations,
+            trainings=trainings,
+            member_iterations=ensemble.iterations[-members:],
+            metrics=measured.metrics,
+            calibrated=measured.calibrated,
+            calibrated_members=measured.calibrated_members,
+            **of_members,
+        )
+        append_row(session.folder.results, row)
 
     # First, so that a crash between the two leaves the method to be measured again.
     if last and starred(method) not in _rows(session, seed):
-        append(starred(method), {part: e.last for part, e in found.items() if e.last}, last, {})
+        record(starred(method), {part: e.last for part, e in found.items() if e.last}, last, {})
     of_members = {
         "each": {part: e.members for part, e in found.items()},
         "growing": {part: e.growing for part, e in found.items()},
     }
-    append(method, {part: e.pooled for part, e in found.items()}, len(ensemble), of_members)
+    record(method, {part: e.pooled for part, e in found.items()}, len(ensemble), of_members)
 
 
 def _rows(session: Session, seed: int) -> set[str]:
-    return {row["method"] for row in read_results(session.folder.results) if row["seed"] == seed}
+    rows = require_rows(session.folder.results, ComparisonRow)
+    return {row.method for row in rows if row.seed == seed}
 
 
 def _evaluate(
@@ -148,23 +158,26 @@ def _evaluate(
 
 def _measure(
     task: Task, found: Mapping[str, Evaluation], pools: Mapping[str, PooledEvaluation], members: int
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+) -> tuple[_Measured, dict[str, Tensor]]:
     """Return a row's metrics on each part, as predicted and at temperatures, and each example's scores."""
-    measured: dict[str, Any] = {part: pooled.metrics for part, pooled in pools.items()}
+    metrics = {part: pooled.metrics for part, pooled in pools.items()}
     scores: dict[str, Tensor] = {}
     for part, pooled in pools.items():
         scores |= _by_name(pooled.scores, part)
-    if "validation" in pools:
-        targets = {part: found[part].targets for part in pools}
-        temperature = task.fit_calibration(pools["validation"].predictions, targets["validation"])
-        calibrated: dict[str, Any] = {"temperature": temperature}
-        of_members: dict[str, Any] = {"temperatures": found["validation"].member_temperatures[-members:]}
-        for part, pooled in pools.items():
-            of_part = task.score(task.calibrate(pooled.predictions, temperature), targets[part])
-            calibrated[part] = task.summarize(of_part)
-            scores |= _by_name(of_part, f"{part}.calibrated")
-            of_members[part] = task.summarize(task.score(pooled.at_temperatures, targets[part]))
-        measured |= {"calibrated": calibrated, "calibrated_members": of_members}
+    if "validation" not in pools:
+        return _Measured(metrics), scores
+    targets = {part: found[part].targets for part in pools}
+    temperature = task.fit_calibration(pools["validation"].predictions, targets["validation"])
+    calibrated, of_members = {}, {}
+    for part, pooled in pools.items():
+        of_part = task.score(task.calibrate(pooled.predictions, temperature), targets[part])
+        calibrated[part] = task.summarize(of_part)
+        scores |= _by_name(of_part, f"{part}.calibrated")
+        of_members[part] = task.summarize(task.score(pooled.at_temperatures, targets[part]))
+    temperatures = found["validation"].member_temperatures[-members:]
+    measured = _Measured(
+        metrics, AtTemperature(temperature, calibrated), AtMemberTemperatures(temperatures, of_members)
+    )
     return measured, scores
 
 

@@ -1,7 +1,7 @@
 """All that can be said of one saved ensemble: its metrics, unknown inputs, corrupted inputs."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pfge.ensemble import Ensemble
 from pfge.lab.data import DataError, Images, Splits, evaluation_batches, load_data, take
@@ -9,9 +9,9 @@ from pfge.lab.evaluation.corrupted_images import corrupted
 from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
 from pfge.lab.evaluation.ood import ood_metrics, ood_scores
 from pfge.lab.evaluation.pooled_members import PooledMembers
+from pfge.lab.run.results import CorruptedInputs, EnsembleEvaluation, Separation, UnknownInputs
 from pfge.lab.session import Session
 from pfge.metrics.scores import Scores
-from pfge.storage.manifest import temperature_entries
 
 
 def assess(
@@ -22,7 +22,7 @@ def assess(
     corruptions: Sequence[str] = (),
     against: Ensemble | None = None,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> EnsembleEvaluation:
     """Return an ensemble's metrics, on test data, on unknown inputs and on corrupted ones.
 
     Args:
@@ -40,22 +40,23 @@ def assess(
     test = session.splits.test
     known = _pool(session, ensemble, test, "test")
     scores = session.task.score(known.predictions, test.labels.cpu())
-    return {
-        "method": ensemble.method,
-        "model": ensemble.model,
-        "members": len(ensemble),
-        "bytes": ensemble.nbytes,
-        **temperature_entries(ensemble.temperatures),
-        "data": session.experiment.data.name,
-        "images": len(test),
-        "test": _metrics(session, known, scores) | _differences(session, known, against),
-        "reliability": scores.reliability().to_dict(),
-        "ood": {name: _tell_apart(session, ensemble, known, name, data) for name, data in unknown.items()},
-        "corruptions": {
+    return EnsembleEvaluation(
+        method=ensemble.method,
+        model=ensemble.model,
+        members=len(ensemble),
+        bytes=ensemble.nbytes,
+        temperature=ensemble.temperatures.pooled,
+        member_temperatures=ensemble.temperatures.members,
+        data=session.experiment.data.name,
+        images=len(test),
+        test=_metrics(session, known, scores) | _differences(session, known, against),
+        reliability=scores.reliability().to_dict(),
+        ood={name: _tell_apart(session, ensemble, known, name, data) for name, data in unknown.items()},
+        corruptions={
             name: [_corrupt(session, ensemble, name, strength, seed) for strength in STRENGTHS]
             for name in names
         },
-    }
+    )
 
 
 def calibrate(session: Session, ensemble: Ensemble, how: Literal["pooled", "members"]) -> Ensemble:
@@ -101,20 +102,18 @@ def _load_unknown(session: Session, name: str) -> Images:
 
 def _tell_apart(
     session: Session, ensemble: Ensemble, known: PooledMembers, name: str, data: Images
-) -> dict[str, Any]:
+) -> UnknownInputs:
     unknown = _pool(session, ensemble, data, name)
     of_known, of_unknown = ood_scores(known), ood_scores(unknown)
-    return {
-        "images": len(data),
-        **{score: ood_metrics(of_known[score], of_unknown[score]) for score in of_known},
-    }
+    found = {score: Separation(**ood_metrics(of_known[score], of_unknown[score])) for score in of_known}
+    return UnknownInputs(len(data), found)
 
 
-def _corrupt(session: Session, ensemble: Ensemble, name: str, strength: int, seed: int) -> dict[str, float]:
+def _corrupt(session: Session, ensemble: Ensemble, name: str, strength: int, seed: int) -> CorruptedInputs:
     data = corrupted(session.splits.test, name, strength, seed)
     pooled = _pool(session, ensemble, data, f"{name} {strength}")
     scores = session.task.score(pooled.predictions, data.labels.cpu())
-    return {"strength": strength, **_metrics(session, pooled, scores)}
+    return CorruptedInputs(strength, _metrics(session, pooled, scores))
 
 
 def _shape(splits: Splits) -> list[int]:

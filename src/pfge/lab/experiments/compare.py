@@ -3,12 +3,10 @@
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pfge.collectors import Collector
 from pfge.lab.config.schema import Experiment
 from pfge.lab.evaluation.record import (
-    expected_rows,
     is_saved,
     measured_rows,
     record_collected,
@@ -16,7 +14,8 @@ from pfge.lab.evaluation.record import (
 )
 from pfge.lab.experiments.baselines import MAKERS
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.results import read_results
+from pfge.lab.run.result_lines import require_rows
+from pfge.lab.run.results import ComparisonRow, expected_rows
 from pfge.lab.session import Session, make_sgd, open_session
 from pfge.lab.training.follower_store import FollowerStore
 from pfge.lab.training.fork import Fork
@@ -32,12 +31,12 @@ SHARED = "shared.checkpoint"
 MEMBERS = "members"
 
 
-def compare(experiment: Experiment, path: Path, reporter: Reporter) -> list[dict[str, Any]]:
+def compare(experiment: Experiment, path: Path, reporter: Reporter) -> list[ComparisonRow]:
     """Run or continue a comparison in a folder, and return all its results."""
     with open_session(experiment, path, reporter) as session:
         for seed in experiment.seeds:
             _compare_one(session, seed)
-    return read_results(session.folder.results)
+    return require_rows(session.folder.results, ComparisonRow)
 
 
 def _compare_one(session: Session, seed: int) -> None:

@@ -1,9 +1,9 @@
 """How well adjacent members of PFGE and FGE are connected: a curve between them, fitted and traced."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -15,7 +15,8 @@ from pfge.lab.data.seeding import generator
 from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.results import append_result, read_results
+from pfge.lab.run.result_lines import append_row, require_rows
+from pfge.lab.run.results import ConnectivityRow
 from pfge.lab.session import Session
 from pfge.lab.training.resumable_curve import fit_resumable, trace
 from pfge.methods import METHODS, find_reference, reference_first
@@ -36,9 +37,10 @@ class Pair:
     def __str__(self) -> str:
         return f"seed {self.seed}: {self.method}, members {self.first} and {self.first + 1}"
 
-    def is_of(self, result: dict[str, Any]) -> bool:
-        """Tell whether a result is this pair's."""
-        return self == Pair(result["seed"], result["method"], result["members"][0])
+    @property
+    def key(self) -> Hashable:
+        """That of its line of results."""
+        return self.seed, self.method, (self.first, self.first + 1)
 
 
 def connect(
@@ -49,7 +51,7 @@ def connect(
     trust_code: bool = False,
     pairs: int | Literal["all"] | None = None,
     choice_seed: int = 0,
-) -> list[dict[str, Any]]:
+) -> list[ConnectivityRow]:
     """Fit and trace curves between adjacent members of a finished comparison, and return their results.
 
     Each finished pair is a line in the run folder and is not computed again. One process does it all.
@@ -124,21 +126,22 @@ def _open(session: Session, seed: int, method: str) -> Ensemble:
     return session.load_ensemble(path)
 
 
-def _result(session: Session, pair: Pair, ensemble: Ensemble) -> dict[str, Any]:
+def _result(session: Session, pair: Pair, ensemble: Ensemble) -> ConnectivityRow:
     """Return a pair's line, computed if it is not there yet."""
     checkpoint = session.folder.of_seed(pair.seed) / f"curve-{pair.method}-{pair.first}.checkpoint"
-    found = [result for result in read_results(session.folder.connectivity) if pair.is_of(result)]
+    rows = require_rows(session.folder.connectivity, ConnectivityRow)
+    found = [row for row in rows if row.key == pair.key]
     if not found:
         try:
             found = [_connect(session, pair, ensemble, checkpoint)]
         except ValueError as error:
             raise ValueError(f"{pair}: {error}") from error
-        append_result(session.folder.connectivity, found[0])
+        append_row(session.folder.connectivity, found[0])
     checkpoint.unlink(missing_ok=True)
     return found[0]
 
 
-def _connect(session: Session, pair: Pair, ensemble: Ensemble, checkpoint: Path) -> dict[str, Any]:
+def _connect(session: Session, pair: Pair, ensemble: Ensemble, checkpoint: Path) -> ConnectivityRow:
     settings = session.experiment.connect
     model = session.build_model()
     start, end = (_as_in(model, ensemble.members[index]) for index in (pair.first - 1, pair.first))
@@ -151,14 +154,14 @@ def _connect(session: Session, pair: Pair, ensemble: Ensemble, checkpoint: Path)
     file = session.folder.curve(pair.seed, pair.method, pair.first)
     file.parent.mkdir(exist_ok=True)
     save_checkpoint(file, curve.state_dict())
-    return {
-        "seed": pair.seed,
-        "method": pair.method,
-        "members": [pair.first, pair.first + 1],
-        "member_iterations": ensemble.iterations[pair.first - 1 : pair.first + 1],
-        "settings": asdict(settings),
-        "trace": asdict(traced),
-    }
+    return ConnectivityRow(
+        seed=pair.seed,
+        method=pair.method,
+        members=(pair.first, pair.first + 1),
+        member_iterations=ensemble.iterations[pair.first - 1 : pair.first + 1],
+        settings=settings,
+        trace=traced,
+    )
 
 
 def _as_in(model: nn.Module, member: Weights) -> Weights:
@@ -168,9 +171,9 @@ def _as_in(model: nn.Module, member: Weights) -> Weights:
 
 
 def _require_same_settings(folder: RunFolder, settings: ConnectSettings) -> None:
-    for result in read_results(folder.connectivity):
+    for row in require_rows(folder.connectivity, ConnectivityRow):
         for key, value in asdict(settings).items():
-            if value != (before := result["settings"].get(key)):
+            if value != (before := getattr(row.settings, key)):
                 raise StorageError(
                     f"{folder.connectivity} was made with connect.{key} = {before}, got {value}; "
                     "give the same settings, or move the file away"

@@ -1,8 +1,8 @@
 """What the geometry of an ensemble's members shows, measured on training and validation data alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
+from pfge.lab.run.results import AdjacentMembers, Diagnosis
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import Setting, find_reference, schedule_of
@@ -24,54 +25,6 @@ from pfge.weights import Weights, buffer_names, distance, interpolate, is_averag
 
 IMAGES = 2000
 """Training images that losses are measured on: enough for a barrier, and quick."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two adjacent members.
-
-    Attributes:
-        members: Their numbers, from 1.
-        distance: Between them, relative to the norm of the first's parameters.
-        angle: In degrees, between the ways from w0 to each of them.
-        loss: The mean of their training losses.
-        barrier: How far the training loss half-way on the straight line is above that; below 0 if lower.
-        disagreement: The share of validation examples that they classify differently.
-    """
-
-    members: tuple[int, int]
-    distance: float
-    angle: float
-    loss: float
-    barrier: float
-    disagreement: float
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What was found of one ensemble.
-
-    Attributes:
-        seed: Of the run.
-        method: The ensemble's.
-        pairs: Its adjacent members.
-        errors: Each member's error on validation data.
-        pooled_error: That of all together.
-        judged_on: What stood for validation data: "validation", or "training" where there is none.
-        stale_loss: The training loss of the members with w0's BatchNorm statistics; None without BatchNorm.
-        rates: The learning rate at which each member was taken; None where it belongs to no iteration.
-        low: The lowest rate of the run.
-    """
-
-    seed: int
-    method: str
-    pairs: list[Pair]
-    errors: list[float]
-    pooled_error: float
-    judged_on: str
-    stale_loss: float | None
-    rates: list[float | None]
-    low: float
 
 
 def diagnose(
@@ -114,7 +67,8 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
     w0 = read_w0(session, seed)
     train = take(session.splits.train, min(IMAGES, len(session.splits.train)), seed, part="training data")
     held_out = session.splits.validation
-    judged_on, data = ("validation", held_out) if len(held_out) else ("training", train)
+    judged_on: Literal["validation", "training"] = "validation" if len(held_out) else "training"
+    data = held_out if len(held_out) else train
     name = f"seed {seed}: {method}"
     losses = _losses(session, ensemble, train, f"{name}, members")
     middles = _middles(session, seed, ensemble, train, name)
@@ -133,7 +87,7 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
         one, other = ({n: ensemble.members[i][n] for n in parameters} for i in (first, first + 1))
         ends = (losses[first] + losses[first + 1]) / 2
         pairs.append(
-            Pair(
+            AdjacentMembers(
                 (first + 1, first + 2),
                 distance(one, other) / _norm(one),
                 _angle({n: w0[n] for n in parameters}, one, other),

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +12,10 @@ from pfge.compression.formats import formats_of
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation.record import expected_rows
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.results import append_result, read_results
+from pfge.lab.run.result_lines import append_row, require_rows
+from pfge.lab.run.results import ComparisonRow, FormatRow, expected_rows
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, START, base_of, is_starred
@@ -27,13 +26,10 @@ from pfge.tasks import Classification, Task
 MAX_ACCURACY_LOSS = 0.001
 """What a cascade may lose on validation data: 0.1 points."""
 
-Key = tuple[int, str, str, bool]
-"""A row's seed, method and format, and whether it is a cascade."""
-
 
 def measure_formats(
     path: Path, reporter: Reporter, *, overrides: Sequence[str] = (), trust_code: bool = False
-) -> list[dict[str, Any]]:
+) -> list[FormatRow]:
     """Measure every ensemble of a finished comparison in every format, and return all results.
 
     Each is a line in the run folder and is not computed again. One process does it all. Temperatures are
@@ -50,7 +46,8 @@ def measure_formats(
     experiment = folder.load_experiment(overrides, trust_code=trust_code)
     with folder.opened(experiment):
         experiment = experiment.on_one_device()
-        _measured(folder)  # a file that cannot be gone on with is refused before work goes into it
+        # A file that cannot be continued is refused before work goes into it.
+        require_rows(folder.formats, FormatRow)
         session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
         if not len(session.splits.validation):
             reporter.say(
@@ -63,16 +60,16 @@ def measure_formats(
             # Most of them are there long before the largest is.
             for method, ensemble in sorted(of_seed.items(), key=lambda item: len(item[1])):
                 _measure_ensemble(session, seed, method, ensemble)
-        return read_results(folder.formats)
+        return require_rows(folder.formats, FormatRow)
 
 
 def _ensembles(session: Session, seed: int) -> Iterator[tuple[str, Ensemble]]:
     """Yield each method of a finished seed and its members as they are, without temperatures."""
     never_saved = {method.name for method in METHODS.values() if not method.saved}
     members = {
-        row["method"]: row["members"]
-        for row in read_results(session.folder.results)
-        if row["seed"] == seed and row["method"] not in never_saved
+        row.method: row.members
+        for row in require_rows(session.folder.results, ComparisonRow)
+        if row.seed == seed and row.method not in never_saved
     }
     expected = expected_rows(session.experiment.ensemble.methods)
     if missing := sorted(expected - members.keys() - never_saved):
@@ -94,7 +91,7 @@ def _open(session: Session, seed: int, method: str) -> Ensemble:
 
 
 def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemble) -> None:
-    measured = _measured(session.folder)
+    measured = {row.key for row in require_rows(session.folder.formats, FormatRow)}
     cascades = (
         len(ensemble) > 1 and len(session.splits.validation) and isinstance(session.task, Classification)
     )
@@ -107,6 +104,7 @@ def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemb
     if not any(missing.values()):
         return
     expected: Tensor | None = None
+    labels = session.splits.test.labels.cpu()
     for stored_as in formats:
         if expected is not None and not missing[stored_as]:
             continue
@@ -117,31 +115,30 @@ def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemb
             expected = _pool(session.task, answers)
         for kind in missing[stored_as]:
             cascade = _fit(session, stored, f"{name}, validation") if kind else None
-            about = {"seed": seed, "method": method, "format": stored_as.name, "cascade": kind}
-            append_result(
-                session.folder.formats, about | _measure(session, stored, answers, cascade, expected)
+            predictions, asked = _predict(session.task, answers, cascade)
+            row = FormatRow(
+                seed=seed,
+                method=method,
+                format=stored_as.name,
+                cascade=kind,
+                members=len(stored),
+                bytes=stored.nbytes,
+                file_bytes=stored.file_bytes() + (cascade.file_bytes() if cascade else 0),
+                bytes_of_one=session.bytes_of_one,
+                mean_members=asked.double().mean().item(),
+                most_members=int(asked.max()),
+                kl=session.task.divergence(expected, predictions),
+                metrics={"test": session.task.summarize(session.task.score(predictions, labels))},
             )
+            append_row(session.folder.formats, row)
 
 
-def _measure(
-    session: Session, stored: Ensemble, answers: Tensor, cascade: Cascade | None, expected: Tensor
-) -> dict[str, Any]:
+def _predict(task: Task, answers: Tensor, cascade: Cascade | None) -> tuple[Tensor, Tensor]:
+    """Return the pooled predictions, and how many members each example asked."""
     if cascade is None:
-        probabilities = _pool(session.task, answers)
-        asked = torch.full((answers.shape[1],), len(answers))
-    else:
-        found = cascade.replay(answers)
-        probabilities, asked = found.probabilities, found.asked
-    return {
-        "members": len(stored),
-        "bytes": stored.nbytes,
-        "file_bytes": stored.file_bytes() + (cascade.file_bytes() if cascade else 0),
-        "bytes_of_one": session.bytes_of_one,
-        "mean_members": asked.double().mean().item(),
-        "most_members": int(asked.max()),
-        "kl": session.task.divergence(expected, probabilities),
-        "test": session.task.summarize(session.task.score(probabilities, session.splits.test.labels.cpu())),
-    }
+        return _pool(task, answers), torch.full((answers.shape[1],), len(answers))
+    found = cascade.replay(answers)
+    return found.probabilities, found.asked
 
 
 def _answers(session: Session, ensemble: Ensemble, data: Images, name: str) -> Tensor:
@@ -161,15 +158,3 @@ def _pool(task: Task, answers: Tensor) -> Tensor:
     for member in answers:
         pool.add(member)
     return pool.result()
-
-
-def _measured(folder: RunFolder) -> set[Key]:
-    """Return what is in the results already."""
-    return {_key(row, folder.formats) for row in read_results(folder.formats)}
-
-
-def _key(row: Any, path: Path) -> Key:
-    match row:
-        case {"seed": int(seed), "method": str(method), "format": str(format), "cascade": bool(cascade)}:
-            return seed, method, format, cascade
-    raise StorageError(f"{path} must hold results of pfge formats, got {str(row)[:60]!r}; remove that line")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import NamedTuple
 
 from pfge.connectivity.curves import Bezier
 from pfge.connectivity.plane import Plane
@@ -12,16 +12,16 @@ from pfge.lab.data import Images, take
 from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
+from pfge.lab.run.results import Landscape, Place, Quantity
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import read_w0
-from pfge.methods import METHODS, find_reference
+from pfge.methods import METHODS, Method, find_reference
 from pfge.storage.checkpoint import load_checkpoint
 from pfge.storage.files import StorageError
 from pfge.storage.lazy_members import LazyMembers
 from pfge.storage.manifest import MANIFEST
 from pfge.weights import Weights, trained_names
 
-Quantity = Literal["train_loss", "train_error", "test_error"]
 MARGIN = 0.25
 """Of the width of what is shown, around the three members."""
 
@@ -37,7 +37,7 @@ def make_landscape(
     seed: int | None = None,
     overrides: Sequence[str] = (),
     trust_code: bool = False,
-) -> dict[str, Any]:
+) -> Landscape:
     """Return a grid over the plane through three members of PFGE, and where everything else is on it.
 
     BatchNorm is refreshed at every point of the grid.
@@ -64,20 +64,20 @@ def make_landscape(
         raise ConfigError(f"members must be three different ones of 1 to {len(pfge)}, got {list(members)}")
     first, second, third = (pfge[number - 1] for number in members)
     plane = Plane((first, second, third), trained=trained_names(session.build_model()))
-    marks = _marks(session, seed, plane, pfge)
+    marks = _find_marks(session, seed, plane, pfge)
     xs, ys = _axes([plane.coordinates(p) for p in (first, second, third)], marks, grid)
     points = LazyMembers(grid * grid, lambda i: plane.at(xs[i % grid], ys[i // grid]))
     found = _measure(session, seed, points, quantity, images)
-    return {
-        "seed": seed,
-        "members": list(members),
-        "quantity": quantity,
-        "images": images,
-        "x": xs,
-        "y": ys,
-        "values": [found[row * grid : (row + 1) * grid] for row in range(grid)],
-        **marks,
-    }
+    return Landscape(
+        seed=seed,
+        members=(members[0], members[1], members[2]),
+        quantity=quantity,
+        images=images,
+        x=xs,
+        y=ys,
+        values=[found[row * grid : (row + 1) * grid] for row in range(grid)],
+        **marks._asdict(),
+    )
 
 
 def _members(session: Session, seed: int, method: str) -> Sequence[Weights]:
@@ -89,30 +89,37 @@ def _members(session: Session, seed: int, method: str) -> Sequence[Weights]:
     return session.load_ensemble(path).members
 
 
-def _marks(session: Session, seed: int, plane: Plane, pfge: Sequence[Weights]) -> dict[str, Any]:
-    """Return the places of what a run has: w0, PFGE's members, means, the trajectory, fitted curves."""
+class _Marks(NamedTuple):
+    """The places of what a run has; None for what it does not have."""
+
+    w0: Place
+    pfge: list[Place]
+    means: dict[str, Place]
+    trajectory: list[Place] | None
+    curves: list[list[Place]]
+
+
+def _find_marks(session: Session, seed: int, plane: Plane, pfge: Sequence[Weights]) -> _Marks:
     reference = find_reference().name
-    marks: dict[str, Any] = {
-        "w0": plane.coordinates(read_w0(session, seed)),
-        "pfge": [plane.coordinates(member) for member in pfge],
-    }
     there = [m for m in METHODS.values() if (session.folder.ensemble(seed, m.name) / MANIFEST).exists()]
-    marks["means"] = {
-        method.name: plane.coordinates(_members(session, seed, method.name)[0])
-        for method in there
-        if method.members == "one"
-    }
-    for method in there:
-        if method.path == "shared" and method.members == "cycle":  # its members are points of the trajectory
-            points = _members(session, seed, method.name)
-            marks["trajectory"] = [plane.coordinates(point) for point in points]
-            break
-    marks["curves"] = [
+
+    def places(method: Method) -> list[Place]:
+        return [plane.coordinates(member) for member in _members(session, seed, method.name)]
+
+    # The members of such methods are points of the trajectory.
+    trajectories = [m for m in there if m.path == "shared" and m.members == "cycle"]
+    curves = [
         _shadow(plane, start, end, session.folder.curve(seed, reference, number))
         for number, (start, end) in enumerate(pairwise(pfge), 1)
         if session.folder.curve(seed, reference, number).exists()
     ]
-    return marks
+    return _Marks(
+        w0=plane.coordinates(read_w0(session, seed)),
+        pfge=[plane.coordinates(member) for member in pfge],
+        means={method.name: places(method)[0] for method in there if method.members == "one"},
+        trajectory=places(trajectories[0]) if trajectories else None,
+        curves=curves,
+    )
 
 
 def _shadow(plane: Plane, start: Weights, end: Weights, file: Path) -> list[tuple[float, float]]:
@@ -123,10 +130,10 @@ def _shadow(plane: Plane, start: Weights, end: Weights, file: Path) -> list[tupl
 
 
 def _axes(
-    corners: Sequence[tuple[float, float]], marks: dict[str, Any], grid: int
+    corners: Sequence[tuple[float, float]], marks: _Marks, grid: int
 ) -> tuple[list[float], list[float]]:
     """Return the coordinates of a square grid around the three members and all marks."""
-    shown = [*corners, marks["w0"], *marks["pfge"], *marks.get("trajectory", ())]
+    shown = [*corners, marks.w0, *marks.pfge, *(marks.trajectory or ())]
     spans = [(min(p[axis] for p in shown), max(p[axis] for p in shown)) for axis in (0, 1)]
     side = max(high - low for low, high in spans) * (1 + 2 * MARGIN)
     middles = [(low + high) / 2 for low, high in spans]

@@ -1,13 +1,13 @@
 """Find w0: the paper's SGD recipe, a model with trained weights, or the user's own checkpoint."""
 
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.run.progress import Reporter
+from pfge.lab.run.results import StartWeights
 from pfge.lab.session import Session, make_sgd, open_session
 from pfge.lab.training.import_weights import load_start_weights
 from pfge.lab.training.resumable import train_resumable
@@ -19,12 +19,8 @@ from pfge.weights import Weights, require_same_layout, view_weights
 CHECKPOINT = "pretrain.checkpoint"
 
 
-def pretrain(experiment: Experiment, path: Path, reporter: Reporter) -> list[dict[str, Any]]:
-    """Find w0 for every seed in a run folder, where a comparison then has it, and measure it.
-
-    Returns:
-        For each seed its number, the file of w0, and the metrics on each part of the data.
-    """
+def pretrain(experiment: Experiment, path: Path, reporter: Reporter) -> list[StartWeights]:
+    """Find w0 for every seed in a run folder, where a comparison then has it, and measure it."""
     with open_session(experiment, path, reporter) as session:
         return [_find_and_measure(session, seed) for seed in experiment.seeds]
 
@@ -62,7 +58,7 @@ def read_w0(session: Session, seed: int) -> Weights:
     return read_tensors(path)[0]
 
 
-def _find_and_measure(session: Session, seed: int) -> dict[str, Any]:
+def _find_and_measure(session: Session, seed: int) -> StartWeights:
     ensemble = session.make_ensemble([find_w0(session, seed)])
     # What a run that was stopped would continue from has served its purpose.
     session.engine.first_does(lambda: (session.folder.of_seed(seed) / CHECKPOINT).unlink(missing_ok=True))
@@ -70,7 +66,7 @@ def _find_and_measure(session: Session, seed: int) -> dict[str, Any]:
         part: session.evaluate(ensemble, data, f"seed {seed}: w0 on {part}").growing[-1]
         for part, data in session.splits.for_evaluation().items()
     }
-    return {"seed": seed, "file": session.folder.w0(seed), **measured}
+    return StartWeights(seed, session.folder.w0(seed), measured)
 
 
 def pretraining_iterations(session: Session, seed: int) -> int:

@@ -21,7 +21,7 @@ def rates(run: Run) -> Figure | None:
         return None
     rows = {method: found[0] for method, found in by_method(run.results).items()}
     panels = [
-        _rate_panel(setting, method, rows[method.name].get("member_iterations", []))
+        _rate_panel(setting, method, _iterations(rows[method.name]))
         for method in METHODS.values()
         if method.rates_title and method.name in rows
     ]
@@ -103,10 +103,11 @@ def members(run: Run) -> Figure | None:
 def _member_series(rows: Sequence[Mapping[str, Any]], metric: str, factor: float) -> list[Series]:
     """Return the separate members and the growing ensemble, over the seeds whose members are alike."""
     rows = [row for row in rows if "test" in row.get("each", {}) and "test" in row.get("growing", {})]
+    rows = [row for row in rows if len(_iterations(row)) == row["members"]]
     if not rows:
         return []
-    method, iterations = rows[0]["method"], rows[0]["member_iterations"]
-    rows = [row for row in rows if row["member_iterations"] == iterations]
+    method, iterations = rows[0]["method"], _iterations(rows[0])
+    rows = [row for row in rows if _iterations(row) == iterations]
 
     def numbers(kind: str) -> list[Number]:
         of_seeds = [[factor * found[metric] for found in row[kind]["test"]] for row in rows]
@@ -118,6 +119,11 @@ def _member_series(rows: Sequence[Mapping[str, Any]], metric: str, factor: float
         ),
         Series.of_numbers(f"{method}, ensemble so far", iterations, numbers("growing"), method=method),
     ]
+
+
+def _iterations(row: Mapping[str, Any]) -> list[int]:
+    """Return where members were taken; samples have no such place."""
+    return [iteration for iteration in row.get("member_iterations") or [] if iteration is not None]
 
 
 def curves(run: Run) -> Figure | None:

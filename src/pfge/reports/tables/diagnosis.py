@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import isclose
 
-from pfge.lab.experiments.diagnose import Diagnosis
+from pfge.lab.run.results import Diagnosis
 
 COLUMNS = ("members", "distance %", "angle °", "training loss", "half-way", "disagree %")
 

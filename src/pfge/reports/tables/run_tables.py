@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.results import read_results
+from pfge.lab.run.result_lines import read_rows
+from pfge.lab.run.results import FormatRow
 from pfge.methods import find_reference
 from pfge.reports.tables import calibration, comparison, differences
 from pfge.reports.tables.comparison import BEST, by_method, comparison_cells, summarize
 from pfge.reports.tables.formats import format_table
 from pfge.reports.tables.table import Table
-from pfge.reports.whole_rows import whole_formats
 
 
 def run_tables(folder: RunFolder, results: Sequence[dict[str, Any]], part: str = "test") -> list[Table]:
@@ -36,8 +36,8 @@ def run_tables(folder: RunFolder, results: Sequence[dict[str, Any]], part: str =
             "bootstrap), the standard error over seeds, and a verdict where neither explains the difference."
         )
         tables.append(Table(f"differences from {reference}", differences.COLUMNS, cells, note))
-    if part == "test" and (formats := whole_formats(read_results(folder.formats))):
-        tables.append(format_table(formats))
+    if part == "test" and (formats := read_rows(folder.formats, FormatRow).rows):
+        tables.append(format_table([row.to_json() for row in formats]))
     return tables
 
 

@@ -1,0 +1,100 @@
+"""Files of results, a line of JSON each: appended, never rewritten."""
+
+import json
+import os
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pfge.lab.run.results import ResultRow
+from pfge.lab.run.typed_json import LaterVersionError, ResultError
+from pfge.storage.files import StorageError
+
+Row = TypeVar("Row", bound=ResultRow)
+
+
+@dataclass(frozen=True)
+class ReadLines(Generic[Row]):
+    """The rows of a file, and what to tell about each line that is none."""
+
+    rows: list[Row]
+    left_out: list[str]
+
+
+def append_row(path: Path, row: ResultRow) -> None:
+    """Add one row; it is on disk when this returns."""
+    _drop_torn_line(path)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row.to_json(), ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_rows(path: Path, kind: type[Row]) -> ReadLines[Row]:
+    """Return the rows of a file in their order, and the reason for each line that is left out.
+
+    Lines are left out that are not JSON, that lack what a row needs, or that repeat an earlier row.
+    """
+    rows, left_out = [], []
+    for number, found in _lines(path, kind):
+        if isinstance(found, str):
+            left_out.append(f"line {number} of {path.name} is left out: {found}")
+        else:
+            rows.append(found)
+    return ReadLines(rows, left_out)
+
+
+def require_rows(path: Path, kind: type[Row]) -> list[Row]:
+    """Return the rows of a file that is to be continued, in their order.
+
+    Raises:
+        StorageError: A line is not such a row.
+    """
+    rows = []
+    for number, found in _lines(path, kind):
+        if isinstance(found, str):
+            raise StorageError(f"line {number} of {path} cannot be used: {found}")
+        rows.append(found)
+    return rows
+
+
+def _lines(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row | str]]:
+    """Yield the number of each whole line and its row, or why it has none."""
+    if not path.exists():
+        return
+    first: dict[Hashable, int] = {}
+    lines = path.read_bytes().split(b"\n")  # a torn line may end inside a character
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last line end was torn by a crash
+        found = _parse(line, kind)
+        if isinstance(found, ResultRow) and first.setdefault(found.key, number) != number:
+            yield number, f"it repeats line {first[found.key]}; remove that line"
+        else:
+            yield number, found
+
+
+def _parse(line: bytes, kind: type[Row]) -> Row | str:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return f"it must be JSON, but {error}; remove that line"
+    try:
+        return kind.from_json(value)
+    except LaterVersionError as error:
+        return str(error)
+    except ResultError as error:
+        older = "; it may come from an older version of pfge" if _has_no_version(value) else ""
+        return f"{error}{older}; {kind.remedy}"
+
+
+def _has_no_version(value: Any) -> bool:
+    return isinstance(value, dict) and "version" not in value
+
+
+def _drop_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)

@@ -1,0 +1,150 @@
+"""Files of results: an appended line stays, half a line never counts, and a bad one is named."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfge.lab.run.result_lines import append_row, read_rows, require_rows
+from pfge.lab.run.results import ComparisonRow
+from pfge.storage.files import StorageError
+from tests.reports.made_run import result
+
+FIRST, SECOND = (ComparisonRow.from_json(result("PFGE", seed)) for seed in (1, 2))
+REMEDY = "remove results.jsonl and run the same pfge compare, which only measures again"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "results.jsonl"
+
+
+def write(path: Path, *lines: Any) -> None:
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+
+
+def rows(path: Path) -> list[ComparisonRow]:
+    return require_rows(path, ComparisonRow)
+
+
+def test_there_are_no_results_before_the_first(path: Path) -> None:
+    assert rows(path) == []
+
+
+def test_results_come_back_in_their_order(path: Path) -> None:
+    odd = replace(SECOND, method="é", member_iterations=[None] * 4)
+    for row in (FIRST, odd):
+        append_row(path, row)
+    assert rows(path) == [FIRST, odd]
+
+
+def test_appending_leaves_what_was_there(path: Path) -> None:
+    append_row(path, FIRST)
+    before = path.read_bytes()
+    append_row(path, SECOND)
+    assert path.read_bytes() == before + json.dumps(SECOND.to_json()).encode() + b"\n"
+
+
+def test_a_torn_last_line_is_not_read(path: Path) -> None:
+    append_row(path, FIRST)
+    append_row(path, replace(SECOND, method="é"))
+    whole = path.read_bytes()
+    second = whole.index(b"\n") + 1
+    inside_a_character = whole.index("é".encode()) + 1
+    for end in (second, second + 1, inside_a_character, len(whole) - 1):  # a crash may come after any byte
+        path.write_bytes(whole[:end])
+        assert rows(path) == [FIRST]
+        assert read_rows(path, ComparisonRow).left_out == []
+
+
+def test_appending_replaces_a_torn_line(path: Path) -> None:
+    append_row(path, FIRST)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"seed": 2, "acc')
+    append_row(path, SECOND)
+    assert rows(path) == [FIRST, SECOND]
+    assert path.read_bytes().startswith(whole)
+
+
+def test_a_torn_first_line_is_replaced_too(path: Path) -> None:
+    path.write_bytes(b'{"se')
+    append_row(path, FIRST)
+    assert rows(path) == [FIRST]
+
+
+def test_a_damaged_line_is_named(path: Path) -> None:
+    write(path, FIRST.to_json(), '{"seed": ', SECOND.to_json())
+    with pytest.raises(StorageError, match=r"line 2 of .*results\.jsonl cannot be used: it must be JSON"):
+        rows(path)
+    found = read_rows(path, ComparisonRow)
+    assert found.rows == [FIRST, SECOND]
+    (problem,) = found.left_out
+    assert problem.startswith("line 2 of results.jsonl is left out: it must be JSON, but Expecting value")
+    assert problem.endswith("; remove that line")
+
+
+def test_a_line_from_before_there_were_versions_is_read(path: Path) -> None:
+    older = FIRST.to_json()
+    del older["version"]
+    write(path, older)
+    assert rows(path) == [FIRST]
+
+
+def test_a_line_of_an_older_version_that_lacks_a_key_is_left_out_with_what_to_do(path: Path) -> None:
+    older = {key: value for key, value in result("PFGE", 1).items() if key != "bytes"}
+    write(path, SECOND.to_json(), older)
+    found = read_rows(path, ComparisonRow)
+    assert found.rows == [SECOND]
+    assert found.left_out == [
+        "line 2 of results.jsonl is left out: it has no `bytes`; it may come from an older version of pfge; "
+        f"{REMEDY}"
+    ]
+    with pytest.raises(StorageError, match=rf"line 2 of {path} cannot be used: it has no `bytes`"):
+        rows(path)
+
+
+def test_a_line_of_this_version_that_lacks_a_key_is_not_called_old(path: Path) -> None:
+    write(path, {**FIRST.to_json(), "members": 0})
+    (problem,) = read_rows(path, ComparisonRow).left_out
+    assert problem == f"line 1 of results.jsonl is left out: `members` must be at least 1, got 0; {REMEDY}"
+
+
+def test_a_line_of_a_later_version_says_what_reads_it(path: Path) -> None:
+    write(path, {**FIRST.to_json(), "version": 2})
+    (problem,) = read_rows(path, ComparisonRow).left_out
+    assert problem == (
+        "line 1 of results.jsonl is left out: its format is version 2, and this pfge reads up to 1; "
+        "install a later pfge"
+    )
+
+
+def test_a_repeated_line_does_not_count_as_another_seed(path: Path) -> None:
+    changed = FIRST.to_json() | {"iterations": 7}
+    write(path, FIRST.to_json(), SECOND.to_json(), changed)
+    found = read_rows(path, ComparisonRow)
+    assert found.rows == [FIRST, SECOND]
+    assert found.left_out == [
+        "line 3 of results.jsonl is left out: it repeats line 1; remove that line",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("{}", "it has no `seed`"),
+        ("true", "it must be a JSON object, got True"),
+        ("null", "it must be a JSON object, got null"),
+        ("[1]", "it must be a JSON object, got a list"),
+        ("[" * 100_000, "it must be JSON, but maximum recursion depth exceeded"),
+        ("1" * 5000, "it must be JSON, but Exceeds the limit"),
+        ("", "it must be JSON"),
+    ],
+)
+def test_no_line_of_json_ends_in_anything_but_a_message(path: Path, line: str, expected: str) -> None:
+    write(path, line, FIRST.to_json())
+    found = read_rows(path, ComparisonRow)
+    assert found.rows == [FIRST]
+    (problem,) = found.left_out
+    assert problem.startswith(f"line 1 of results.jsonl is left out: {expected}")
