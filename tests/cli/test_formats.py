@@ -47,7 +47,7 @@ def test_other_commands_show_them_too(capsys: Captured, folder: Path) -> None:
     assert main(["table", str(folder), "--part", "validation"]) == 0
     assert "int8 base + 3 bits" not in capsys.readouterr().out  # they are measured on test data alone
     assert main(["report", str(folder), "--format", "csv", "--table", "formats"]) == 0
-    assert "PFGE,float32,,194304,2x,2," in capsys.readouterr().out
+    assert "PFGE,float32,,194304,2,2," in capsys.readouterr().out
 
 
 def test_mistakes_end_in_one_line(capsys: Captured, folder: Path, tmp_path: Path) -> None:

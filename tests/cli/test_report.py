@@ -41,7 +41,7 @@ def test_the_page_goes_into_the_run_folder_or_where_it_is_wanted(capsys: Capture
     [
         ("markdown", "| PFGE | 4 | 4,000,000 | 4x | 93.75 ± 0.25 | 0.2150 ± 0.0050 |"),
         ("latex", r"PFGE & 4 & 4,000,000 & 4x & 93.75 $\pm$ 0.25 & 0.2150 $\pm$ 0.0050 &"),
-        ("csv", "PFGE,4,4000000,4x,93.75,0.25,0.2150,0.0050,"),
+        ("csv", "PFGE,4,4000000,4,93.75,0.25,0.2150,0.0050,"),
     ],
 )
 def test_tables_are_printed(capsys: Captured, tmp_path: Path, kind: str, expected: str) -> None:
@@ -79,7 +79,7 @@ def test_mistakes_end_in_one_line(capsys: Captured, tmp_path: Path) -> None:
     )
     make_run(tmp_path / "whole", examples=0)
     assert refused(capsys, "whole", "--format", "csv", "--table", "x") == (
-        "whole has no tables whose title begins with 'x' yet"
+        "--table must be one of methods, calibration, got 'x'"
     )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from pfge.lab.config.schema import ConnectSettings
 from pfge.lab.config.toml import load_experiment, to_toml
+from pfge.reports.tables.table import Table
 from pfge.storage.files import write_tensors
 
 BYTES = 1_000_000
@@ -230,3 +231,13 @@ def write_forms(folder: Path, rows: Sequence[Any] | None = None) -> None:
     """Write what pfge formats would have."""
     lines = form_rows() if rows is None else rows
     (folder / "formats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+
+
+def texts(table: Table) -> list[list[str]]:
+    """Return the cells of a table as text."""
+    return [[str(cell) for cell in row.cells] for row in table.rows]
+
+
+def heads(table: Table) -> list[str]:
+    """Return the heads of the columns of a table."""
+    return [column.head for column in table.columns]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pfge.reports.report import problems, report_figures, report_tables
+from pfge.reports.contents import report_figures, report_tables
 from pfge.reports.run import Run
 from pfge.storage.files import StorageError
 from tests.reports.made_run import (
@@ -21,7 +21,7 @@ from tests.reports.made_run import (
 def test_a_finished_run_lacks_nothing(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path / "run"))
     assert (run.name, run.seeds, run.missing(), run.left_out) == ("made", [1, 2], {}, [])
-    assert problems(run) == []
+    assert run.problems() == []
 
 
 def test_what_is_unfinished_is_named(tmp_path: Path) -> None:
@@ -32,15 +32,15 @@ def test_what_is_unfinished_is_named(tmp_path: Path) -> None:
     )
     run = Run(folder)
     assert run.missing() == {1: ["PFGE"], 2: ["FGE", "FGE*", "PFGE", "SWA"]}
-    assert "Seed 1 has no results yet of PFGE." in problems(run)
-    assert any(f"pfge compare --out {folder} continues it" in text for text in problems(run))
+    assert "Seed 1 has no results yet of PFGE." in run.problems()
+    assert any(f"pfge compare --out {folder} continues it" in text for text in run.problems())
 
 
 def test_a_run_without_results_says_how_to_get_them(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", examples=0)
     (folder / "results.jsonl").unlink()
     run = Run(folder)
-    assert problems(run) == [f"There are no results yet. Run pfge compare --out {folder}, or wait for it."]
+    assert run.problems() == [f"There are no results yet. Run pfge compare --out {folder}, or wait for it."]
     assert report_figures(run) == []
     assert report_tables(run) == []
 
@@ -56,7 +56,10 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         ({"method": 3}, "`method` must be a text, got 3"),
         ({"bytes": 0}, "`bytes` must be at least 1, got 0"),
         ({"members": None}, "`members` must be a whole number, got null"),
-        ({"test": {"accuracy": 0.9, "nll": float("nan"), "ece": 0.1}}, "`test.nll` must be finite, got nan"),
+        (
+            {"test": {"accuracy": 0.9, "nll": float("nan"), "ece": 0.1}},
+            "`test.nll` must be finite, got nan",
+        ),
         ({"test": {"accuracy": 0.9}}, "it has no `test.nll`"),
         ({"test": "good"}, "`test` must be a JSON object, got 'good'"),
         ({"each": {"test": []}}, "`each.test` must have an entry for each of 4 members, got 0"),
@@ -74,7 +77,7 @@ def test_a_line_of_another_format_is_left_out_and_named(
     assert run.methods == ["w0"]
     (problem,) = run.left_out
     assert problem.startswith(f"line 2 of results.jsonl is left out: {expected};")
-    assert f"L{problem[1:]}." in problems(run)
+    assert f"L{problem[1:]}." in run.problems()
 
 
 def test_a_line_that_is_being_written_does_not_count_yet(tmp_path: Path) -> None:
@@ -94,7 +97,7 @@ def test_results_of_an_older_version_still_make_a_report(tmp_path: Path) -> None
     run = Run(folder)
     assert [table.title for table in report_tables(run)] == ["methods"]
     assert [figure.name for figure in report_figures(run)] == ["tradeoff", "rates", "members"]
-    assert any(text.startswith("No scores of each example for w0, FGE, PFGE") for text in problems(run))
+    assert any(text.startswith("No scores of each example for w0, FGE, PFGE") for text in run.problems())
 
 
 def test_a_config_of_another_version_is_shown_and_its_fault_named(tmp_path: Path) -> None:
@@ -103,14 +106,14 @@ def test_a_config_of_another_version_is_shown_and_its_fault_named(tmp_path: Path
     run = Run(folder)
     assert run.name == "run"
     assert "speed = 9" in run.config
-    assert any("warp is not a setting" in text for text in problems(run))
+    assert any("warp is not a setting" in text for text in run.problems())
     assert "rates" not in [figure.name for figure in report_figures(run)]
 
 
 def test_evaluated_ensembles_have_tables_of_their_own(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     write_evaluations(folder, seeds=[2], methods=["PFGE"])
-    titles = [table.title for table in report_tables(Run(folder))]
+    titles = [table.heading for table in report_tables(Run(folder))]
     assert titles == [
         "methods",
         "calibration",
@@ -127,7 +130,7 @@ def test_reading_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     run = Run(folder)
     report_figures(run)
     report_tables(run)
-    problems(run)
+    run.problems()
     assert sorted(folder.rglob("*")) == before
 
 
@@ -162,7 +165,7 @@ def test_curves_and_evaluations_of_another_format_are_left_out(tmp_path: Path) -
     assert len(Run(folder).evaluations) == 1
     evaluation.write_text(json.dumps({"test": {"accuracy": 0.9}}))
     run = Run(folder)
-    assert [line["method"] for line in run.connectivity] == ["FGE"]
+    assert [row.method for row in run.connectivity] == ["FGE"]
     assert run.evaluations == []
     first, second, third = run.left_out
     assert first.startswith("line 1 of connectivity.jsonl is left out: `trace.values.test_error` must have")

@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> int:
     """Fit the cascade, write it, and print what it is worth."""
     from pfge.cascade.fitting import fit_cascade
     from pfge.cli.tables import print_cascade
+    from pfge.reports.tables.cascade import MeasuredWay
 
     session = open_session_of(options)
     validation = session.validation_for("fitting a cascade")
@@ -68,11 +69,19 @@ def run(options: argparse.Namespace) -> int:
         "all members": lambda: _by_all(ensemble, batches),
     }
     predictions, seconds = _take_turns(ways)
-    members = [(found.asked.double().mean().item(), int(found.asked.max())) for found in predictions]
-    scores = [session.task.score(found.probabilities.cpu(), labels) for found in predictions]
+    measured = [
+        MeasuredWay(
+            name,
+            found.asked.double().mean().item(),
+            int(found.asked.max()),
+            session.task.score(found.probabilities.cpu(), labels),
+            times,
+        )
+        for name, found, times in zip(ways, predictions, seconds, strict=True)
+    ]
     if session.engine.is_first:
         print_cascade(
-            dict(zip(ways, zip(members, scores, seconds, strict=True), strict=True)),
+            measured,
             f"{ensemble.method or 'ensemble'}, {len(ensemble)} members: test set, {len(labels):,} images",
         )
         print(f"{_describe(cascade)}: {out}")

@@ -30,6 +30,6 @@ def run(options: argparse.Namespace) -> int:
     from pfge.lab.experiments.compare import compare
     from pfge.lab.run.progress import Reporter
 
-    results = compare(experiment, folder, Reporter())
-    print_comparison([row.to_json() for row in results], experiment, folder)
+    rows = compare(experiment, folder, Reporter())
+    print_comparison(rows, experiment, folder)
     return 0

@@ -48,10 +48,9 @@ def run(options: argparse.Namespace) -> int:
         pairs=options.pairs,
         choice_seed=options.seed,
     )
-    results = [row.to_json() for row in rows]
     figure = options.folder / "connectivity.svg"
-    write_text(figure, draw_curves(results))
-    print_connectivity(results, figure)
+    write_text(figure, draw_curves(rows))
+    print_connectivity(rows, f"Figure: {figure}")
     return 0
 
 

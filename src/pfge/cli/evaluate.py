@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure the ensemble, print the tables and write the JSON."""
     from dataclasses import replace
 
-    from pfge.cli.tables import print_assessment
+    from pfge.cli.tables import print_evaluation
     from pfge.lab.evaluation.robustness import assess, calibrate
     from pfge.lab.run.folder import describe_environment
     from pfge.storage.files import write_json
@@ -77,5 +77,5 @@ def run(options: argparse.Namespace) -> int:
             found, ensemble=str(folder), bytes_on_disk=on_disk, environment=describe_environment()
         )
         write_json(out, found.to_json())
-        print_assessment(found.to_json(), out)
+        print_evaluation(found, out)
     return 0

@@ -35,5 +35,5 @@ def run(options: argparse.Namespace) -> int:
     rows = measure_formats(
         options.folder, Reporter(), overrides=given_settings(options), trust_code=options.trust_code
     )
-    print_formats([row.to_json() for row in rows], options.folder)
+    print_formats(rows, options.folder)
     return 0

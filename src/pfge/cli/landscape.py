@@ -54,6 +54,6 @@ def run(options: argparse.Namespace) -> int:
     )
     write_json(options.folder / "landscape.json", found.to_json())
     picture = options.folder / "landscape.svg"
-    write_text(picture, draw_landscape(found.to_json()))
+    write_text(picture, draw_landscape(found))
     print(f"The picture: {picture}")
     return 0

@@ -21,7 +21,9 @@ def add_parser(commands: "SubParsers") -> None:
     )
     parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="a run folder")
     parser.add_argument("--format", choices=FORMATS, default="html", help="a page, or tables to print")
-    parser.add_argument("--table", metavar="TITLE", help="print only the tables whose title begins with this")
+    parser.add_argument(
+        "--table", metavar="NAME", help="print only this table, such as methods, calibration or differences"
+    )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="where the page or the tables go (a page: RUN/report.html)"
     )
@@ -33,11 +35,15 @@ def add_parser(commands: "SubParsers") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make what was asked for and say where it is."""
+    import warnings
+
     from pfge.reports.page.page import make_page
     from pfge.reports.run import Run
     from pfge.storage.files import write_text
 
     runs = [Run(folder) for folder in options.folders]
+    for problem in (problem for run in runs for problem in run.left_out):
+        warnings.warn(problem, stacklevel=2)
     if options.table and options.format == "html":
         raise ValueError("--table chooses among printed tables; give --format markdown, latex or csv too")
     if options.figures:
@@ -55,38 +61,35 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tables(runs: "list[Run]", kind: str, title: str | None) -> str:
-    from pfge.reports.report import report_tables
-    from pfge.reports.tables.comparison import to_markdown
-    from pfge.reports.tables.renderers import to_csv, to_latex
+def _tables(runs: "list[Run]", kind: str, wanted: str | None) -> str:
+    from pfge.reports.contents import report_tables
+    from pfge.reports.tables.render_csv import to_csv
+    from pfge.reports.tables.render_latex import to_latex
+    from pfge.reports.tables.render_markdown import to_markdown
     from pfge.storage.files import StorageError
 
-    titled = [
-        (f"{run.name}: {table.title}" if len(runs) > 1 else table.title, table)
+    headed = [
+        (f"{run.name}: {table.heading}" if len(runs) > 1 else table.heading, table)
         for run in runs
         for table in report_tables(run)
-        if table.title.startswith(title or "")
     ]
-    if not titled:
-        wanted = f"tables whose title begins with {title!r}" if title else "results"
-        raise StorageError(f"{', '.join(str(run.folder.path) for run in runs)} has no {wanted} yet")
+    if not headed:
+        raise StorageError(f"{', '.join(str(run.folder.path) for run in runs)} has no results yet")
+    chosen = [(heading, table) for heading, table in headed if wanted in (None, table.key)]
+    if not chosen:
+        names = ", ".join(dict.fromkeys(table.key for _, table in headed))
+        raise ValueError(f"--table must be one of {names}, got {wanted!r}")
     if kind == "latex":
-        return "\n\n".join(to_latex(table) for _, table in titled) + "\n"
+        return "\n\n".join(to_latex(table) for _, table in chosen) + "\n"
     if kind == "csv":
-        if len(titled) == 1:
-            return to_csv(titled[0][1])
-        return "\n".join(f"# {name}\n{to_csv(table)}" for name, table in titled)
-    return (
-        "\n\n".join(
-            f"## {name}\n\n{to_markdown(table.columns, table.cells)}\n\n{table.note}".rstrip()
-            for name, table in titled
-        )
-        + "\n"
-    )
+        if len(chosen) == 1:
+            return to_csv(chosen[0][1])
+        return "\n".join(f"# {heading}\n{to_csv(table)}" for heading, table in chosen)
+    return "\n\n".join(to_markdown(table, heading) for heading, table in chosen) + "\n"
 
 
 def _draw(runs: "list[Run]", folder: Path) -> None:
-    from pfge.reports.report import report_figures
+    from pfge.reports.contents import report_figures
 
     try:
         from pfge.reports.figures.plots import save_figures

@@ -1,7 +1,6 @@
 """`pfge table`: the results of a run as Markdown."""
 
 import argparse
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,27 +22,24 @@ def add_parser(commands: "SubParsers") -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the table and where it comes from."""
-    from pfge.lab.run.folder import RunFolder
-    from pfge.lab.run.result_lines import read_rows
-    from pfge.lab.run.results import ComparisonRow
-    from pfge.reports.tables.comparison import to_markdown
-    from pfge.reports.tables.run_tables import run_tables
-    from pfge.storage.files import StorageError, read_json_object
+    import warnings
 
-    folder = RunFolder(options.folder)
-    lines = read_rows(folder.results, ComparisonRow)
-    for problem in lines.left_out:
+    from pfge.reports.contents import comparison_tables
+    from pfge.reports.run import Run
+    from pfge.reports.tables.render_markdown import to_markdown
+    from pfge.storage.files import StorageError
+
+    found = Run(options.folder)
+    for problem in found.left_out:
         warnings.warn(problem, stacklevel=2)
-    results = [row.to_json() for row in lines.rows if options.part in row.metrics]
-    if not results:
-        raise StorageError(
-            f"{folder.path} holds no {options.part} results yet; run pfge compare --out {folder.path}"
-        )
-    environment = read_json_object(folder.environment) if folder.environment.is_file() else {}
-    seeds = sorted({result["seed"] for result in results})
-    for table in run_tables(folder, results, options.part):
-        print(f"{to_markdown(table.columns, table.cells)}\n\n{table.note}\n")
-    print(f"{options.part} set, seeds {', '.join(map(str, seeds))}{_describe(environment)}")
+    rows = [row for row in found.results if options.part in row.metrics]
+    if not rows:
+        path = found.folder.path
+        raise StorageError(f"{path} holds no {options.part} results yet; run pfge compare --out {path}")
+    for table in comparison_tables(found.folder, rows, found.formats, options.part):
+        print(f"{to_markdown(table)}\n")
+    seeds = sorted({row.seed for row in rows})
+    print(f"{options.part} set, seeds {', '.join(map(str, seeds))}{_describe(found.environment)}")
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.result_lines import ReadLines, read_rows
+from pfge.lab.run.result_lines import read_rows
 from pfge.lab.run.results import (
     ComparisonRow,
     ConnectivityRow,
@@ -15,18 +15,20 @@ from pfge.lab.run.results import (
     FormatRow,
     Landscape,
     Result,
+    ResultRow,
     expected_rows,
 )
 from pfge.lab.run.typed_json import ResultError
 from pfge.methods import METHODS, Setting, method_of, reference_first
-from pfge.reports.figures.landscape import draw_landscape
-from pfge.reports.tables.comparison import by_method
+from pfge.reports.statistics import by_method
 from pfge.storage.files import StorageError, read_json_object
 
 if TYPE_CHECKING:
+    from pfge.reports.figures.figure import Figure
     from pfge.reports.figures.plots import Plot
 
 Found = TypeVar("Found", bound=Result)
+Line = TypeVar("Line", bound=ResultRow)
 
 
 class Run:
@@ -34,18 +36,32 @@ class Run:
 
     Args:
         folder: Where `pfge compare` wrote it.
+
+    Attributes:
+        folder: Where everything is.
+        results: A row for each method and seed.
+        connectivity: The curves between members, if there are any.
+        formats: The ensembles in the formats that they can be shipped in, if they were measured.
+        evaluations: The seed and the method of each ensemble that `pfge evaluate` measured, and the numbers.
+        landscape: The loss plane, if there is one.
+        environment: Where and how the run was made; empty if it does not say.
+        left_out: What of these files cannot be shown, and why.
     """
 
     def __init__(self, folder: str | Path):
         self.folder = RunFolder(Path(folder))
-        if not self.folder.results.is_file() and not (self.folder.config).is_file():
+        if not self.folder.results.is_file() and not self.folder.config.is_file():
             raise StorageError(
                 f"{folder} holds no run: neither config.toml nor results.jsonl; "
                 f"make one by pfge compare --out {folder}"
             )
-        lines = read_rows(self.folder.results, ComparisonRow)
-        self.results = [row.to_json() for row in lines.rows]
-        self._left_out = lines.left_out
+        self.left_out: list[str] = []
+        self.results = self._read_rows(self.folder.results, ComparisonRow)
+        self.connectivity = self._read_rows(self.folder.connectivity, ConnectivityRow)
+        self.formats = self._read_rows(self.folder.formats, FormatRow)
+        self.evaluations = self._read_evaluations()
+        self.landscape = self._read(self.folder.path / "landscape.json", Landscape, "pfge landscape")
+        self.environment = self._read_environment()
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder.path)!r})"
@@ -75,79 +91,10 @@ class Run:
             return str(error)
         return ""
 
-    @cached_property
-    def environment(self) -> dict[str, Any]:
-        """Where and how the run was made; empty if it does not say."""
-        return read_json_object(self.folder.environment) if self.folder.environment.is_file() else {}
-
-    @cached_property
-    def connectivity(self) -> list[dict[str, Any]]:
-        """The curves between members, if there are any."""
-        return [row.to_json() for row in self._connectivity.rows]
-
-    @cached_property
-    def formats(self) -> list[dict[str, Any]]:
-        """The ensembles in the formats that they can be shipped in, if they were measured."""
-        return [row.to_json() for row in self._formats.rows]
-
-    @cached_property
-    def landscape(self) -> str:
-        """The picture of the loss plane as SVG, "" if there is none that this version can draw."""
-        found = self._landscape
-        return draw_landscape(found.to_json()) if isinstance(found, Landscape) else ""
-
-    @cached_property
-    def evaluations(self) -> list[tuple[int, str, dict[str, Any]]]:
-        """What was found on unknown and corrupted inputs: the seed, the method, and the numbers."""
-        return [
-            (seed, method, found.to_json())
-            for seed, method, found in self._evaluations
-            if isinstance(found, EnsembleEvaluation)
-        ]
-
-    @cached_property
-    def left_out(self) -> list[str]:
-        """What cannot be shown of the files that are there, and why."""
-        files = [self._landscape, *(found for _, _, found in self._evaluations)]
-        return [
-            *self._left_out,
-            *self._connectivity.left_out,
-            *self._formats.left_out,
-            *(problem for problem in files if isinstance(problem, str)),
-        ]
-
-    @cached_property
-    def _connectivity(self) -> ReadLines[ConnectivityRow]:
-        return read_rows(self.folder.connectivity, ConnectivityRow)
-
-    @cached_property
-    def _formats(self) -> ReadLines[FormatRow]:
-        return read_rows(self.folder.formats, FormatRow)
-
-    @cached_property
-    def _landscape(self) -> Landscape | str | None:
-        return _read(self.folder.path / "landscape.json", Landscape, "run pfge landscape again")
-
-    @cached_property
-    def _evaluations(self) -> list[tuple[int, str, EnsembleEvaluation | str | None]]:
-        return [
-            (
-                seed,
-                method,
-                _read(
-                    self.folder.ensemble(seed, method) / "evaluation.json",
-                    EnsembleEvaluation,
-                    "run pfge evaluate again",
-                ),
-            )
-            for method in self.methods
-            for seed in self.seeds
-        ]
-
     @property
     def seeds(self) -> list[int]:
         """The seeds that have results."""
-        return sorted({row["seed"] for row in self.results})
+        return sorted({row.seed for row in self.results})
 
     @property
     def methods(self) -> list[str]:
@@ -158,9 +105,7 @@ class Run:
     def setting(self) -> Setting | None:
         """The cycle, the period and the rates in iterations, once the results say how many there were."""
         collected = (
-            row["iterations"]
-            for row in self.results
-            if (method := method_of(row["method"])) and method.collector
+            row.iterations for row in self.results if (method := method_of(row.method)) and method.collector
         )
         iterations = next(collected, 0)
         if not iterations or not self.experiment:
@@ -176,40 +121,94 @@ class Run:
             return {}
         expected = expected_rows(self.experiment.ensemble.methods)
         found = {
-            seed: expected - {row["method"] for row in self.results if row["seed"] == seed}
+            seed: expected - {row.method for row in self.results if row.seed == seed}
             for seed in self.experiment.seeds
         }
         return {seed: sorted(methods) for seed, methods in found.items() if methods}
 
+    def problems(self) -> list[str]:
+        """Return what is missing from a whole report, and how to get it."""
+        found = []
+        path = self.folder.path
+        if not self.results:
+            found.append(f"There are no results yet. Run pfge compare --out {path}, or wait for it.")
+        elif missing := self.missing():
+            found += [
+                f"Seed {seed} has no results yet of {', '.join(methods)}."
+                for seed, methods in missing.items()
+            ]
+            found.append(f"The run goes on, or stopped: the same pfge compare --out {path} continues it.")
+        found += [f"{problem[:1].upper()}{problem[1:]}." for problem in self.left_out]
+        if self.config_problem:
+            found.append(
+                f"The config cannot be read, so learning rates are not drawn: {self.config_problem}."
+            )
+        without = [
+            method
+            for method, rows in by_method(self.results).items()
+            if not any(self.folder.scores(row.seed, method).is_file() for row in rows)
+        ]
+        if without:
+            found.append(
+                f"No scores of each example for {', '.join(without)}, so no reliability and no interval over "
+                "test images: older versions did not keep them. To get them, remove results.jsonl and run "
+                "the same pfge compare again, which only measures."
+            )
+        return found
+
     def plot_members(self) -> "Plot":
         """Draw each member and the growing ensemble, as of PFGE and FGE, against the iteration."""
         from pfge.reports.figures.paper import members
-        from pfge.reports.figures.plots import plot
 
         shown = reference_first([method for method in METHODS.values() if method.shows_members])
-        return plot(_require(members(self), self, " or ".join(method.name for method in shown)))
+        return self._plot(members(self), " or ".join(method.name for method in shown))
 
     def plot_tradeoff(self) -> "Plot":
         """Draw accuracy and NLL of every method against the memory at test time, and forward passes."""
-        from pfge.reports.figures.plots import plot
         from pfge.reports.figures.tradeoff import tradeoff
 
-        return plot(_require(tradeoff(self), self, "any method"))
+        return self._plot(tradeoff(self), "any method")
 
+    def _plot(self, figure: "Figure | None", whose: str) -> "Plot":
+        from pfge.reports.figures.plots import plot
 
-def _read(file: Path, kind: type[Found], remedy: str) -> Found | str | None:
-    """Return what a file holds, why it cannot be read, or None if there is none."""
-    if not file.is_file():
+        if figure is None:
+            raise StorageError(
+                f"{self.folder.path} has no results of {whose} yet; run pfge compare to its end"
+            )
+        return plot(figure)
+
+    def _read_rows(self, file: Path, kind: type[Line]) -> list[Line]:
+        lines = read_rows(file, kind)
+        self.left_out += lines.left_out
+        return lines.rows
+
+    def _read_evaluations(self) -> list[tuple[int, str, EnsembleEvaluation]]:
+        found = []
+        for method, rows in by_method(self.results).items():
+            for seed in sorted(row.seed for row in rows):
+                file = self.folder.ensemble(seed, method) / "evaluation.json"
+                evaluation = self._read(file, EnsembleEvaluation, "pfge evaluate")
+                if evaluation:
+                    found.append((seed, method, evaluation))
+        return found
+
+    def _read(self, file: Path, kind: type[Found], command: str) -> Found | None:
+        if not file.is_file():
+            return None
+        try:
+            return kind.from_json(read_json_object(file))
+        except ResultError as error:
+            self.left_out.append(f"{file} is left out: {error}; run {command} again")
+        except StorageError as error:
+            self.left_out.append(f"{error}; run {command} again")
         return None
-    try:
-        return kind.from_json(read_json_object(file))
-    except ResultError as error:
-        return f"{file} is left out: {error}; {remedy}"
-    except StorageError as error:
-        return f"{error}; {remedy}"
 
-
-def _require(figure: Any, run: Run, whose: str) -> Any:
-    if figure is None:
-        raise StorageError(f"{run.folder.path} has no results of {whose} yet; run pfge compare to its end")
-    return figure
+    def _read_environment(self) -> dict[str, Any]:
+        if not self.folder.environment.is_file():
+            return {}
+        try:
+            return read_json_object(self.folder.environment)
+        except StorageError as error:
+            self.left_out.append(str(error))
+            return {}

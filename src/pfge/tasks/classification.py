@@ -34,7 +34,17 @@ class Classification(Task):
     """
 
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("accuracy", "accuracy", "higher", Scores.accuracy, "%", 2, "correct", is_main=True),
+        Metric(
+            "accuracy",
+            "accuracy",
+            "higher",
+            Scores.accuracy,
+            "%",
+            2,
+            "correct",
+            is_main=True,
+            uses_confidence=False,
+        ),
         Metric("nll", "NLL", "lower", Scores.negative_log_likelihood, score="log_loss", is_main=True),
         Metric("brier", "Brier score", "lower", Scores.brier_score, score="brier"),
         Metric("ece", "ECE", "lower", Scores.expected_calibration_error, "%", 2, is_main=True),

@@ -19,6 +19,7 @@ class Metric:
         score: The score of each example whose mean the metric is. Differences between methods can be tested
             only where there is one.
         is_main: Whether it has a column in the main table of a comparison.
+        uses_confidence: Whether it depends on how sure predictions are, so that a temperature changes it.
 
     Example:
         >>> import torch
@@ -39,6 +40,7 @@ class Metric:
     digits: int = 4
     score: str | None = None
     is_main: bool = False
+    uses_confidence: bool = True
 
     @property
     def factor(self) -> float:

@@ -103,11 +103,15 @@ def test_any_value_anywhere_is_read_or_refused_with_a_reason(
         ({"members": True}, "`members` must be a whole number, got True"),
         ({"bytes": 1.5}, "`bytes` must be a whole number, got 1.5"),
         ({"bytes": 10**400}, "`bytes` must be a number of at most 64 bits, got 1000"),
+        ({"test": {"accuracy": 0.9, "nll": 1e300, "ece": 0.1}}, "`test.nll` must be at most 1e+100 in size"),
         ({"iterations": -1}, "`iterations` must be at least 0, got -1"),
         ({"method": 3}, "`method` must be a text, got 3"),
         ({"method": "\ud800"}, "`method` must be a text of whole characters"),
         ({"test": {"accuracy": 0.9, "ece": 0.1}}, "it has no `test.nll`"),
-        ({"test": {"accuracy": 0.9, "nll": float("nan"), "ece": 0.1}}, "`test.nll` must be finite, got nan"),
+        (
+            {"test": {"accuracy": 0.9, "nll": float("nan"), "ece": 0.1}},
+            "`test.nll` must be finite, got nan",
+        ),
         (
             {"test": {"accuracy": 0.9, "nll": float("-inf"), "ece": 0.1}},
             "`test.nll` must be finite, got -inf",
@@ -187,7 +191,10 @@ def test_a_setting_that_an_older_version_did_not_have_is_the_default() -> None:
         ({"quantity": "<script>"}, "`quantity` must be one of train_loss, train_error, test_error"),
         ({"members": ["<script>", 2, 3]}, r"`members[0]` must be a whole number"),
         ({"w0": [1.0]}, "`w0` must have 2 entries, got 1"),
-        ({"values": [[float("nan")] * 3] * 3}, r"`values[0][0]` must be finite, got nan"),
+        (
+            {"values": [[float("nan")] * 3] * 3},
+            r"`values[0][0]` must be finite, got nan",
+        ),
     ],
 )
 def test_a_landscape_can_be_drawn(change: dict[str, Any], expected: str) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 from xml.etree import ElementTree
 
+from pfge.lab.run.results import Landscape
 from pfge.reports.figures.landscape import LEFT, SIDE, TOP, draw_landscape
 
 FOUND: dict[str, Any] = {
@@ -23,7 +24,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(**changes: Any) -> ElementTree.Element:
-    return ElementTree.fromstring(draw_landscape({**FOUND, **changes}))
+    return ElementTree.fromstring(draw_landscape(Landscape.from_json(FOUND | changes)))
 
 
 def texts(figure: ElementTree.Element) -> list[str]:

@@ -9,7 +9,7 @@ from pfge.methods import make_collector
 from pfge.reports.figures import paper as figures
 from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
 from pfge.reports.run import Run
-from pfge.reports.tables.comparison import Number
+from pfge.reports.statistics import Estimate
 from tests.reports.made_run import config, make_run, result, write_connectivity, write_results
 
 
@@ -131,9 +131,9 @@ def test_results_without_members_have_no_figure_of_them(tmp_path: Path) -> None:
 
 
 def test_curves_are_drawn_with_the_mean_of_each_methods_pairs(run: Run) -> None:
-    assert figures.curves(run) is None
+    assert figures.curves(run.connectivity) is None
     write_connectivity(run.folder.path)
-    figure = figures.curves(Run(run.folder.path))
+    figure = figures.curves(Run(run.folder.path).connectivity)
     mean = drawn(figure, 0, "PFGE, mean of 2 pairs")
     assert (mean.x, mean.y) == ([0.0, 0.5, 1.0], [0.0, 2.0, 0.0])
     assert drawn(figure, 1, "FGE, seed 1, members 1 and 2").y == pytest.approx([10.0, 15.0, 10.0])
@@ -148,9 +148,9 @@ def test_points_that_cannot_be_drawn_are_left_out() -> None:
 
 
 def test_a_series_has_errors_only_if_every_point_has_one() -> None:
-    known = Series.of_numbers("a", [1, 2], [Number.of([1.0, 2.0]), Number.of([1.0, 3.0])])
+    known = Series.of_estimates("a", [1, 2], [Estimate.of([1.0, 2.0]), Estimate.of([1.0, 3.0])])
     assert known.error == pytest.approx([sqrt(0.5) / sqrt(2), 1.0])
-    assert Series.of_numbers("a", [1, 2], [Number(1.0, 0.1), Number(1.0, None)]).error is None
+    assert Series.of_estimates("a", [1, 2], [Estimate(1.0, 0.1), Estimate(1.0, None)]).error is None
 
 
 def test_a_panel_is_also_a_table() -> None:

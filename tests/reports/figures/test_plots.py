@@ -10,10 +10,10 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from pfge.methods import styles
+from pfge.reports.contents import report_figures
 from pfge.reports.figures import paper as figures
 from pfge.reports.figures.figure import Figure, Panel, Series
 from pfge.reports.figures.plots import save_figures
-from pfge.reports.report import report_figures
 from pfge.reports.run import Run
 from pfge.storage.files import StorageError
 from tests.reports.made_run import MEMBERS, make_run, write_connectivity, write_evaluations, write_forms

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pfge.reports.figures.figure import Figure, Series
 from pfge.reports.figures.tradeoff import pareto_front, tradeoff
 from pfge.reports.run import Run
-from pfge.reports.tables.comparison import by_method
 from tests.reports.figures.test_paper import drawn
 from tests.reports.made_run import MEMBERS, form_rows, make_run, result, write_forms, write_results
 
@@ -185,4 +184,4 @@ def test_the_numbers_of_a_figure_name_each_point(with_forms: Run) -> None:
     assert figure is not None
     rows = figure.panels[0].rows()
     assert ["PFGE, int8 base + 3 bits", "625,000", "93.65", "0.25"] in rows
-    assert {row[0].partition(",")[0] for row in rows} >= by_method(form_rows()).keys() == MEMBERS.keys()
+    assert {row[0].partition(",")[0] for row in rows} >= MEMBERS.keys()

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from pfge.lab.run.results import AdjacentMembers, Diagnosis
-from pfge.reports.tables.diagnosis import COLUMNS, in_words, pair_cells
+from pfge.reports.tables.diagnosis import diagnosis_table, in_words
+from tests.reports.made_run import texts
 
 PAIRS = [
     AdjacentMembers((1, 2), 0.06, 40.0, 0.20, 0.005, 0.05),
@@ -57,5 +58,6 @@ def test_without_batch_norm_or_iterations_it_says_nothing_of_them() -> None:
 
 
 def test_each_pair_has_a_row() -> None:
-    assert pair_cells(GOOD)[0] == ["1 and 2", "6.00", "40.0", "0.2000", "+0.0050", "5.00"]
-    assert all(len(cells) == len(COLUMNS) for cells in pair_cells(GOOD))
+    table = diagnosis_table(GOOD)
+    assert texts(table)[0] == ["1 and 2", "6.00", "40.0", "0.2000", "+0.0050", "5.00"]
+    assert (len(table.rows), table.heading) == (2, "seed 1: PFGE, adjacent members")

@@ -1,19 +1,24 @@
 """The table of formats: means over seeds, and what of the file it can show."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pfge.lab.run.results import FormatRow
-from pfge.reports.report import report_tables
+from pfge.reports.contents import report_tables
 from pfge.reports.run import Run
-from pfge.reports.tables.formats import format_table
-from tests.reports.made_run import form_rows, make_run, write_forms
+from pfge.reports.tables.formats import formats_table
+from tests.reports.made_run import form_rows, make_run, texts, write_forms
+
+
+def rows_of(**options: Any) -> list[FormatRow]:
+    return [FormatRow.from_json(row) for row in form_rows(**options)]
 
 
 def test_a_row_has_the_mean_and_the_error_over_seeds() -> None:
-    table = format_table(form_rows(methods=["w0", "PFGE"]))
-    assert table.cells[0] == [
+    table = formats_table(rows_of(methods=["w0", "PFGE"]))
+    assert texts(table)[0] == [
         "w0",
         "float32",
         "",
@@ -24,7 +29,7 @@ def test_a_row_has_the_mean_and_the_error_over_seeds() -> None:
         "0.4050 ± 0.0050",
         "0.00000 ± 0.00000",
     ]
-    assert table.cells[2 + 5] == [
+    assert texts(table)[2 + 5] == [
         "PFGE",
         "int8 base + 3 bits",
         "yes",
@@ -35,20 +40,20 @@ def test_a_row_has_the_mean_and_the_error_over_seeds() -> None:
         "0.2165 ± 0.0050",
         "0.00150 ± 0.00000",
     ]
-    assert table.note.startswith("mean ± standard error over 2 seeds; ")
-    assert len(table.cells) == 2 + 8
+    assert table.note("").startswith("mean ± standard error over 2 seeds; ")
+    assert len(texts(table)) == 2 + 8
 
 
 def test_one_seed_has_no_error() -> None:
-    table = format_table(form_rows(seeds=[1], methods=["PFGE"]))
-    assert table.cells[0][5:] == ["4", "93.50", "0.2100", "0.00000"]
-    assert not table.note.startswith("mean")
+    table = formats_table(rows_of(seeds=[1], methods=["PFGE"]))
+    assert texts(table)[0][5:] == ["4", "93.50", "0.2100", "0.00000"]
+    assert not table.note("").startswith("mean")
 
 
 def test_a_run_without_validation_data_says_why_it_has_no_cascades() -> None:
-    rows = [row for row in form_rows(seeds=[1]) if not row["cascade"]]
-    assert format_table(rows).note.endswith("No cascades without validation data.")
-    assert "No cascades" not in format_table(form_rows(seeds=[1])).note
+    rows = [row for row in rows_of(seeds=[1]) if not row.cascade]
+    assert formats_table(rows).note("").endswith("No cascades without validation data.")
+    assert "No cascades" not in formats_table(rows_of(seeds=[1])).note("")
 
 
 def test_the_tables_of_a_run_have_it_once_it_was_measured(tmp_path: Path) -> None:
@@ -77,7 +82,7 @@ def test_a_line_of_another_format_is_left_out(tmp_path: Path, change: dict[str, 
     folder = make_run(tmp_path / "run", examples=0)
     good, odd = form_rows(seeds=[1])[:2]
     write_forms(folder, [good, odd | change, 7, "text"])
-    assert Run(folder).formats == [FormatRow.from_json(good).to_json()]
+    assert Run(folder).formats == [FormatRow.from_json(good)]
     assert [problem[:6] for problem in Run(folder).left_out] == ["line 2", "line 3", "line 4"]
 
 
@@ -86,5 +91,5 @@ def test_a_line_that_is_being_written_does_not_count_yet(tmp_path: Path) -> None
     write_forms(folder)
     whole = (folder / "formats.jsonl").read_text()
     (folder / "formats.jsonl").write_text(whole[:-30])
-    assert Run(folder).formats == [FormatRow.from_json(row).to_json() for row in form_rows()[:-1]]
+    assert Run(folder).formats == rows_of()[:-1]
     assert Run(folder).left_out == []

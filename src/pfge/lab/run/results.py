@@ -47,6 +47,10 @@ OfParts = Annotated[Mapping[str, Metrics], Flat(("test", "validation")), require
 """The metrics on each part of the data; each part is a key of its own in JSON."""
 
 
+SMALLEST_SPAN = 1e-9
+"""Of the axes of a plane: a smaller one cannot be drawn."""
+
+
 class Result:
     """A value that is kept as JSON."""
 
@@ -397,7 +401,7 @@ class Landscape(Result):
 
     def __post_init__(self) -> None:
         for name, axis in (("x", self.x), ("y", self.y)):
-            if len(axis) < 2 or not axis[0] < axis[-1]:
+            if len(axis) < 2 or not axis[-1] - axis[0] > SMALLEST_SPAN:
                 raise ResultError(f"`{name}` must be two or more growing numbers, got {list(axis)[:3]}")
         if len(self.values) != len(self.y) or any(len(row) != len(self.x) for row in self.values):
             raise ResultError(f"`values` must have {len(self.y)} rows of {len(self.x)} numbers")

@@ -7,8 +7,9 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-LARGEST = 2**63 - 1
-"""Whole numbers are at most this large, so that arithmetic that mixes them with floats cannot overflow."""
+LARGEST_INT = 2**63 - 1
+LARGEST_FLOAT = 1e100
+"""Numbers are at most this large, so that statistics of them cannot overflow."""
 
 
 class ResultError(ValueError):
@@ -31,9 +32,11 @@ class Flat:
 
 
 def require_finite(value: float, at: str) -> None:
-    """Check in `Annotated` that a number is neither NaN nor infinite."""
+    """Check in `Annotated` that a number is finite, and so are its square and sums of them."""
     if not isfinite(value):
         raise ResultError(f"`{at}` must be finite, got {value}")
+    if abs(value) > LARGEST_FLOAT:
+        raise ResultError(f"`{at}` must be at most {LARGEST_FLOAT:g} in size, got {value}")
 
 
 def at_least(least: int) -> Callable[[float, str], None]:
@@ -140,7 +143,7 @@ def _decode_scalar(kind: Any, value: Any, at: str) -> Any:
         if not isinstance(value, bool):
             raise _wrong("true or false", value, at)
         return value
-    if type(value) is int and abs(value) > LARGEST:
+    if type(value) is int and abs(value) > LARGEST_INT:
         raise _wrong("a number of at most 64 bits", value, at)
     if kind is int:
         if type(value) is not int:

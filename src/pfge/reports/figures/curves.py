@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from html import escape
 from math import ceil, floor, log10
 from statistics import fmean
-from typing import Any
 
-from pfge.reports.tables.comparison import by_method
-from pfge.reports.tables.connectivity import trace_of
+from pfge.lab.run.results import ConnectivityRow
+from pfge.reports.statistics import by_method
 
 PANELS = (("train_loss", 1, "training loss"), ("test_error", 100, "test error, %"))
 COLORS = ("#c0392b", "#2471a3", "#7d6608", "#1e8449")
@@ -18,7 +17,7 @@ TOP = 54
 Line = Sequence[tuple[float, float]]
 
 
-def draw_curves(results: Sequence[dict[str, Any]]) -> str:
+def draw_curves(results: Sequence[ConnectivityRow]) -> str:
     """Return the figure: each pair a thin line, the mean of a method's pairs a thick one."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
@@ -46,11 +45,11 @@ def ticks(low: float, high: float) -> list[float]:
     return [k * step for k in range(floor(low / step + rounding), ceil(high / step - rounding) + 1)]
 
 
-def _lines(results: Sequence[dict[str, Any]], quantity: str, factor: float) -> list[tuple[str, list[Line]]]:
+def _lines(results: Sequence[ConnectivityRow], quantity: str, factor: float) -> list[tuple[str, list[Line]]]:
     """Return for each method its color and its lines, the mean last."""
     found = []
     for number, pairs in enumerate(by_method(results).values()):
-        traces = [trace_of(result) for result in pairs]
+        traces = [row.trace for row in pairs]
         columns = [[factor * value for value in trace.of(quantity)] for trace in traces]
         mean = [fmean(values) for values in zip(*columns, strict=True)]
         lines: list[Line] = [list(zip(traces[0].t, column, strict=True)) for column in [*columns, mean]]

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Literal
 
-from pfge.reports.tables.comparison import Number
+from pfge.reports.statistics import Estimate
+from pfge.tasks import Metric
 
 Shape = Literal["line", "marks", "both"]
 
@@ -39,11 +40,11 @@ class Series:
     named: bool = False
 
     @classmethod
-    def of_numbers(
+    def of_estimates(
         cls,
         label: str,
         x: Sequence[float],
-        numbers: Sequence[Number],
+        estimates: Sequence[Estimate],
         *,
         method: str = "",
         shape: Shape = "both",
@@ -52,13 +53,13 @@ class Series:
         names: Sequence[str] = (),
     ) -> "Series":
         """Return a series of means with their errors, where every one has an error."""
-        errors = [number.error for number in numbers if number.error is not None]
+        errors = [estimate.error for estimate in estimates if estimate.error is not None]
         return cls(
             label,
             x,
-            [number.mean for number in numbers],
+            [estimate.mean for estimate in estimates],
             method,
-            errors if len(errors) == len(numbers) else None,
+            errors if len(errors) == len(estimates) else None,
             shape,
             faint,
             dashed,
@@ -141,6 +142,11 @@ class Figure:
     def methods(self) -> list[str]:
         """The methods that are drawn, in the order in which they first appear."""
         return list(dict.fromkeys(s.method for panel in self.panels for s in panel.series if s.method))
+
+
+def axis_label(metric: Metric) -> str:
+    """Return the name of an axis that shows a metric."""
+    return f"{metric.label}, {metric.unit}" if metric.unit else metric.label
 
 
 def figure_of(name: str, title: str, caption: str, panels: Sequence[Panel]) -> Figure | None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import log
 from typing import Any
 
+from pfge.lab.run.results import Landscape, Place
 from pfge.methods import METHODS, START, find_reference, style_of
 from pfge.reports.figures.curves import ticks
 
@@ -15,32 +16,29 @@ FINER = 4
 COLORS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 LABELS = {"train_loss": "training loss", "train_error": "training error", "test_error": "test error"}
 
-Place = tuple[float, float]
 
-
-def draw_landscape(found: dict[str, Any]) -> str:
+def draw_landscape(found: Landscape) -> str:
     """Return the figure of what `make_landscape` found; colors are spaced by the logarithm.
 
     Only numbers and known names go into it, so that a file from a stranger cannot bring markup along.
     """
-    found = found | {"members": [int(number) for number in found["members"]]}
-    xs, ys = found["x"], found["y"]
+    xs, ys = found.x, found.y
 
     def place(point: Sequence[float]) -> Place:
         across = (point[0] - xs[0]) / (xs[-1] - xs[0])
         up = (point[1] - ys[0]) / (ys[-1] - ys[0])
         return LEFT + across * SIDE, TOP + (1 - up) * SIDE
 
-    low = min(min(row) for row in found["values"])
-    high = max(max(row) for row in found["values"])
+    low = min(min(row) for row in found.values)
+    high = max(max(row) for row in found.values)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
         f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12" role="img" '
-        f'aria-label="{LABELS[found["quantity"]]} from {low:.4g} to {high:.4g} on the plane through members '
-        f'{", ".join(map(str, found["members"]))}">',
+        f'aria-label="{LABELS[found.quantity]} from {low:.4g} to {high:.4g} on the plane through members '
+        f'{", ".join(map(str, found.members))}">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         '<g shape-rendering="crispEdges">',
-        *_map(found["values"], low, high),
+        *_map(found.values, low, high),
         "</g>",
         *_axes(xs, ys, place),
         *_marks(found, place),
@@ -95,26 +93,26 @@ def _axes(xs: Sequence[float], ys: Sequence[float], place: Any) -> list[str]:
     return parts
 
 
-def _marks(found: dict[str, Any], place: Any) -> list[str]:
+def _marks(found: Landscape, place: Any) -> list[str]:
     parts = []
-    trajectory = [place(p) for p in [found["w0"], *found.get("trajectory", [])]]
+    trajectory = [place(p) for p in [found.w0, *(found.trajectory or [])]]
     if len(trajectory) > 1:
         parts.append(_line(trajectory, "white", 1.2))
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="white"/>' for x, y in trajectory[1:]]
-    parts += [_line([place(p) for p in curve], "#ff7f0e", 2.5) for curve in found["curves"]]
-    x, y = place(found["w0"])
+    parts += [_line([place(p) for p in curve], "#ff7f0e", 2.5) for curve in found.curves]
+    x, y = place(found.w0)
     parts.append(_labelled(x, y, START, "black"))
     for name, point in _means(found).items():
         x, y = place(point)
         parts.append(_labelled(x, y, name, style_of(name).light))
-    for number, point in enumerate(found["pfge"], 1):
+    for number, point in enumerate(found.pfge, 1):
         x, y = place(point)
         parts.append(_labelled(x, y, str(number), "#d62728"))
     return parts
 
 
-def _means(found: dict[str, Any]) -> dict[str, Sequence[float]]:
-    return {name: point for name, point in dict(found.get("means", {})).items() if name in METHODS}
+def _means(found: Landscape) -> dict[str, Place]:
+    return {name: point for name, point in found.means.items() if name in METHODS}
 
 
 def _line(points: Sequence[Place], color: str, width: float) -> str:
@@ -130,11 +128,11 @@ def _labelled(x: float, y: float, label: str, color: str) -> str:
     )
 
 
-def _legend(found: dict[str, Any], low: float, high: float) -> list[str]:
+def _legend(found: Landscape, low: float, high: float) -> list[str]:
     x, steps = LEFT + SIDE + 24, 40
     parts = [
-        f'<text x="{LEFT}" y="{TOP - 14}">{LABELS[found["quantity"]]} on the plane through members '
-        f"{', '.join(map(str, found['members']))}</text>"
+        f'<text x="{LEFT}" y="{TOP - 14}">{LABELS[found.quantity]} on the plane through members '
+        f"{', '.join(map(str, found.members))}</text>"
     ]
     for step in range(steps):
         # The same spacing as of the map: equal heights are equal shares of the logarithm.
@@ -149,8 +147,8 @@ def _legend(found: dict[str, Any], low: float, high: float) -> list[str]:
             parts.append(f'<text x="{x + 22}" y="{y + 9:.1f}">{value:.3g}</text>')
     what = {f"members of {find_reference().name}": "#d62728", START: "black"}
     what |= {name: style_of(name).light for name in _means(found)}
-    what |= {"trajectory": "white"} if found.get("trajectory") else {}
-    what |= {"fitted curve": "#ff7f0e"} if found["curves"] else {}
+    what |= {"trajectory": "white"} if found.trajectory else {}
+    what |= {"fitted curve": "#ff7f0e"} if found.curves else {}
     left = float(LEFT)
     for text, color in what.items():
         parts.append(f'<circle cx="{left}" cy="{HEIGHT - 8}" r="5" fill="{color}" stroke="black"/>')

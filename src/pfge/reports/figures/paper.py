@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
 
+from pfge.lab.run.results import ComparisonRow, ConnectivityRow
 from pfge.methods import METHODS, START, Method, Setting, find_reference
-from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
+from pfge.reports.figures.figure import Figure, Panel, Series, axis_label, figure_of
 from pfge.reports.run import Run
-from pfge.reports.tables.comparison import Number, by_method
+from pfge.reports.statistics import Estimate, by_method, paired_metrics
+from pfge.tasks import Metric
 
-METRICS = (("accuracy", 100.0, "accuracy, %"), ("nll", 1.0, "NLL"))
 ANNEALING_POINTS = 24
 """How many points a half cosine is drawn with."""
 
@@ -76,20 +76,19 @@ def members(run: Run) -> Figure | None:
     """Return each member's and the growing ensemble's accuracy and NLL against the iteration (2 and 3)."""
     rows = by_method(run.results)
     panels = []
-    for metric, factor, label in METRICS:
+    for metric in paired_metrics():
+        label = axis_label(metric)
         series = [
             s
             for method in METHODS.values()
             if method.shows_members
-            for s in _member_series(rows.get(method.name, []), metric, factor)
+            for s in _member_series(rows.get(method.name, []), metric)
         ]
         if START in rows and series:
             first = min(x for s in series for x in s.x)
             last = max(x for s in series for x in s.x)
-            w0 = Number.of([factor * row["test"][metric] for row in rows[START]])
-            series.insert(
-                0, Series(START, [first, last], [w0.mean, w0.mean], START, shape="line", dashed=True)
-            )
+            w0 = Estimate.of([metric.factor * row.metrics["test"][metric.name] for row in rows[START]]).mean
+            series.insert(0, Series(START, [first, last], [w0, w0], START, shape="line", dashed=True))
         panels.append(Panel(label, "iteration", label, series))
     return figure_of(
         "members",
@@ -100,33 +99,36 @@ def members(run: Run) -> Figure | None:
     )
 
 
-def _member_series(rows: Sequence[Mapping[str, Any]], metric: str, factor: float) -> list[Series]:
+def _member_series(rows: Sequence[ComparisonRow], metric: Metric) -> list[Series]:
     """Return the separate members and the growing ensemble, over the seeds whose members are alike."""
-    rows = [row for row in rows if "test" in row.get("each", {}) and "test" in row.get("growing", {})]
-    rows = [row for row in rows if len(_iterations(row)) == row["members"]]
-    if not rows:
+    rows = [row for row in rows if len(_iterations(row)) == row.members]
+    rows = [row for row in rows if _iterations(row) == _iterations(rows[0])]
+
+    def series(label: str, of_seeds: Sequence[Sequence[Mapping[str, float]]], *, each: bool) -> Series:
+        values = [[metric.factor * found[metric.name] for found in of_seed] for of_seed in of_seeds]
+        estimates = [Estimate.of(of_point) for of_point in zip(*values, strict=True)]
+        return Series.of_estimates(
+            f"{rows[0].method}, {label}",
+            _iterations(rows[0]),
+            estimates,
+            method=rows[0].method,
+            faint=each,
+            dashed=each,
+        )
+
+    each = [row.each["test"] for row in rows if row.each and "test" in row.each]
+    growing = [row.growing["test"] for row in rows if row.growing and "test" in row.growing]
+    if not each or not growing:
         return []
-    method, iterations = rows[0]["method"], _iterations(rows[0])
-    rows = [row for row in rows if _iterations(row) == iterations]
-
-    def numbers(kind: str) -> list[Number]:
-        of_seeds = [[factor * found[metric] for found in row[kind]["test"]] for row in rows]
-        return [Number.of(values) for values in zip(*of_seeds, strict=True)]
-
-    return [
-        Series.of_numbers(
-            f"{method}, each member", iterations, numbers("each"), method=method, faint=True, dashed=True
-        ),
-        Series.of_numbers(f"{method}, ensemble so far", iterations, numbers("growing"), method=method),
-    ]
+    return [series("each member", each, each=True), series("ensemble so far", growing, each=False)]
 
 
-def _iterations(row: Mapping[str, Any]) -> list[int]:
+def _iterations(row: ComparisonRow) -> list[int]:
     """Return where members were taken; samples have no such place."""
-    return [iteration for iteration in row.get("member_iterations") or [] if iteration is not None]
+    return [iteration for iteration in row.member_iterations or [] if iteration is not None]
 
 
-def curves(run: Run) -> Figure | None:
+def curves(rows: Sequence[ConnectivityRow]) -> Figure | None:
     """Return training loss and test error along the curves between adjacent members (Figure 4)."""
     panels = []
     for quantity, factor, label in (
@@ -134,14 +136,14 @@ def curves(run: Run) -> Figure | None:
         ("test_error", 100.0, "test error, %"),
     ):
         series = []
-        for method, lines in by_method(run.connectivity).items():
-            t = lines[0]["trace"]["t"]
+        for method, of_method in by_method(rows).items():
+            t = of_method[0].trace.t
             pairs = {
-                f"{method}, seed {line['seed']}, members {line['members'][0]} and {line['members'][1]}": [
-                    factor * value for value in line["trace"]["values"][quantity]
+                f"{method}, seed {row.seed}, members {row.members[0]} and {row.members[1]}": [
+                    factor * value for value in row.trace.of(quantity)
                 ]
-                for line in lines
-                if line["trace"]["t"] == t
+                for row in of_method
+                if row.trace.t == t
             }
             series += [
                 Series(pair, t, values, method, shape="line", faint=True) for pair, values in pairs.items()

@@ -5,11 +5,18 @@ from dataclasses import dataclass
 from math import ceil, floor, log2
 from typing import TypeVar
 
-from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
-from pfge.reports.figures.paper import METRICS, show_bytes
+from pfge.reports.figures.figure import Figure, Panel, Series, axis_label, figure_of
+from pfge.reports.figures.paper import show_bytes
 from pfge.reports.run import Run
-from pfge.reports.tables.comparison import Number, summarize
-from pfge.reports.tables.formats import UNPACKED, FormatRow, summarize_formats
+from pfge.reports.statistics import (
+    UNPACKED,
+    Estimate,
+    FormatSummary,
+    paired_metrics,
+    summarize,
+    summarize_formats,
+)
+from pfge.tasks import Metric
 
 MOST_TICKS = 5
 SHORT = (("int8 base + ", ""), ("int8 base", "int8"))
@@ -25,7 +32,7 @@ def tradeoff(run: Run) -> Figure | None:
     """
     of_formats = summarize_formats(run.formats)
     known = {row.method for row in of_formats}
-    of_methods = [FormatRow.of_method(row) for row in summarize(run.results) if row.method not in known]
+    of_methods = [FormatSummary.of_method(row) for row in summarize(run.results) if row.method not in known]
     return _of_formats(of_methods + of_formats) if of_formats else _of_methods(of_methods, run)
 
 
@@ -40,22 +47,22 @@ def pareto_front(
     return front
 
 
-def _of_methods(rows: Sequence[FormatRow], run: Run) -> Figure | None:
+def _of_methods(rows: Sequence[FormatSummary], run: Run) -> Figure | None:
     sizes = sorted({(row.bytes, f"{row.relative_bytes:.3g}×\n{show_bytes(row.bytes)}") for row in rows})
     panels = []
-    for metric, factor, label in METRICS:
+    for metric in paired_metrics():
         marks = [
-            Series.of_numbers(
-                row.method, [row.bytes], [_metric(row, metric, factor)], method=row.method, shape="marks"
+            Series.of_estimates(
+                row.method, [row.bytes], [_metric(row, metric)], method=row.method, shape="marks"
             )
             for row in rows
         ]
         panels.append(
             Panel(
-                _title(metric, label),
+                _title(metric),
                 "memory at test time",
-                label,
-                [_front(rows, _bytes, metric, factor), *marks],
+                axis_label(metric),
+                [_front(rows, _bytes, metric), *marks],
                 log_x=True,
                 x_ticks=sizes,
                 labelled=True,
@@ -72,7 +79,7 @@ def _of_methods(rows: Sequence[FormatRow], run: Run) -> Figure | None:
     )
 
 
-def _of_formats(rows: Sequence[FormatRow]) -> Figure | None:
+def _of_formats(rows: Sequence[FormatSummary]) -> Figure | None:
     one = round(rows[0].bytes / rows[0].relative_bytes)
     axes = (
         _Axis("memory at test time, bytes", one, _bytes, lambda n: f"{n:g}×\n{show_bytes(round(n * one))}"),
@@ -80,15 +87,15 @@ def _of_formats(rows: Sequence[FormatRow]) -> Figure | None:
     )
     panels = [
         Panel(
-            _title(metric, label),
+            _title(metric),
             axis.label,
-            label,
-            [_front(rows, axis.cost, metric, factor, named=True), *_marks(rows, axis.cost, metric, factor)],
+            axis_label(metric),
+            [_front(rows, axis.cost, metric, named=True), *_marks(rows, axis.cost, metric)],
             log_x=True,
             x_ticks=axis.ticks(rows),
         )
         for axis in axes
-        for metric, factor, label in METRICS
+        for metric in paired_metrics()
     ]
     return figure_of(
         "tradeoff",
@@ -108,10 +115,10 @@ class _Axis:
 
     label: str
     unit: int
-    cost: Callable[[FormatRow], float]
+    cost: Callable[[FormatSummary], float]
     name: Callable[[float], str]
 
-    def ticks(self, rows: Sequence[FormatRow]) -> list[tuple[float, str]]:
+    def ticks(self, rows: Sequence[FormatSummary]) -> list[tuple[float, str]]:
         """Return powers of 2 that lie among the rows, or of 4, 8, ... if those are too many."""
         powers = [log2(self.cost(row) / self.unit) for row in rows]
         low, high = ceil(min(powers)), floor(max(powers))
@@ -121,7 +128,7 @@ class _Axis:
 
 
 def _marks(
-    rows: Sequence[FormatRow], cost: Callable[[FormatRow], float], metric: str, factor: float
+    rows: Sequence[FormatSummary], cost: Callable[[FormatSummary], float], metric: Metric
 ) -> list[Series]:
     """Return the points of each method: compressed ones and cascades, and the plain one on top of them."""
     found = []
@@ -129,10 +136,10 @@ def _marks(
         for method in dict.fromkeys(row.method for row in rows):
             own = [row for row in rows if row.method == method and row.is_plain == is_plain]
             found.append(
-                Series.of_numbers(
+                Series.of_estimates(
                     method if is_plain else f"{method}, compressed or cascade",
                     [cost(row) for row in own],
-                    [_metric(row, metric, factor) for row in own],
+                    [_metric(row, metric) for row in own],
                     method=method,
                     shape="marks",
                     faint=not is_plain,
@@ -143,21 +150,20 @@ def _marks(
 
 
 def _front(
-    rows: Sequence[FormatRow],
-    cost: Callable[[FormatRow], float],
-    metric: str,
-    factor: float,
+    rows: Sequence[FormatSummary],
+    cost: Callable[[FormatSummary], float],
+    metric: Metric,
     *,
     named: bool = False,
 ) -> Series:
-    sign = -1 if metric == "accuracy" else 1
+    sign = -1 if metric.better == "higher" else 1
     # Of equals the smaller is named, then the faster.
     ordered = sorted(rows, key=lambda row: (_bytes(row), _passes(row)))
-    front = pareto_front(ordered, cost, lambda row: sign * _metric(row, metric, factor).mean)
+    front = pareto_front(ordered, cost, lambda row: sign * _metric(row, metric).mean)
     return Series(
         "Pareto front",
         [cost(row) for row in front],
-        [_metric(row, metric, factor).mean for row in front],
+        [_metric(row, metric).mean for row in front],
         shape="line",
         dashed=True,
         names=[_short_name(row) for row in front] if named else (),
@@ -165,25 +171,24 @@ def _front(
     )
 
 
-def _short_name(row: FormatRow) -> str:
+def _short_name(row: FormatSummary) -> str:
     stored_as = "" if row.format == UNPACKED else row.format
     for long, short in SHORT:
         stored_as = stored_as.replace(long, short)
     return " ".join(part for part in (row.method, stored_as, "cascade" if row.cascade else "") if part)
 
 
-def _title(metric: str, label: str) -> str:
-    return f"{label} ({'higher' if metric == 'accuracy' else 'lower'} is better)"
+def _title(metric: Metric) -> str:
+    return f"{axis_label(metric)} ({metric.better} is better)"
 
 
-def _metric(row: FormatRow, metric: str, factor: float) -> Number:
-    number: Number = getattr(row, metric)
-    return number.scaled(factor)
+def _metric(row: FormatSummary, metric: Metric) -> Estimate:
+    return row.metrics[metric.name].scaled(metric.factor)
 
 
-def _bytes(row: FormatRow) -> float:
+def _bytes(row: FormatSummary) -> float:
     return row.bytes
 
 
-def _passes(row: FormatRow) -> float:
+def _passes(row: FormatSummary) -> float:
     return row.passes.mean

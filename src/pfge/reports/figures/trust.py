@@ -1,17 +1,17 @@
 """Figures that tell whether a predictor can be trusted: reliability, corrupted and unknown inputs."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from pfge.lab.run.results import Separation
 from pfge.metrics.reliability import bin_by_confidence
-from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
-from pfge.reports.figures.paper import METRICS
+from pfge.reports.figures.figure import Figure, Panel, Series, axis_label, figure_of
 from pfge.reports.run import Run
-from pfge.reports.tables.comparison import Number
+from pfge.reports.statistics import Estimate, paired_metrics
 from pfge.storage.files import read_tensors
+from pfge.tasks import Metric
 
 BINS = 15
 FEWEST = 20
@@ -59,13 +59,8 @@ def _scores(run: Run, method: str, prefix: str) -> tuple[Tensor, Tensor]:
 
 def corruptions(run: Run) -> Figure | None:
     """Return accuracy and NLL against the strength of each corruption that was measured."""
-    names = dict.fromkeys(name for _, _, found in run.evaluations for name in found.get("corruptions", {}))
-    ticks = [(0.0, "none"), *((float(n), str(n)) for n in range(1, 6))]
-    panels = [
-        Panel(f"{name}: {label}", "strength", label, _corrupted(run, name, metric, factor), x_ticks=ticks)
-        for metric, factor, label in METRICS
-        for name in names
-    ]
+    names = dict.fromkeys(name for _, _, found in run.evaluations for name in found.corruptions)
+    panels = [_corrupted_panel(run, name, metric) for metric in paired_metrics() for name in names]
     return figure_of(
         "corruptions",
         "Corrupted inputs",
@@ -75,26 +70,28 @@ def corruptions(run: Run) -> Figure | None:
     )
 
 
-def _corrupted(run: Run, name: str, metric: str, factor: float) -> list[Series]:
-    found: dict[str, list[list[float]]] = {}
+def _corrupted_panel(run: Run, name: str, metric: Metric) -> Panel:
+    found: dict[str, list[dict[int, float]]] = {}
     for _, method, evaluation in run.evaluations:
-        if strengths := evaluation.get("corruptions", {}).get(name):
-            values = [evaluation["test"][metric], *(strength[metric] for strength in strengths)]
-            found.setdefault(method, []).append([factor * value for value in values])
-    return [
-        Series.of_numbers(
-            method,
-            [float(strength) for strength in range(len(of_seeds[0]))],
-            [Number.of(values) for values in zip(*of_seeds, strict=True)],
-            method=method,
-        )
-        for method, of_seeds in found.items()
-    ]
+        if measured := evaluation.corruptions.get(name):
+            by_strength = {0: evaluation.test} | {of.strength: of.metrics for of in measured}
+            values = {strength: metric.factor * of[metric.name] for strength, of in by_strength.items()}
+            found.setdefault(method, []).append(values)
+    series = []
+    for method, of_seeds in found.items():
+        strengths = sorted(of_seeds[0])
+        alike = [values for values in of_seeds if sorted(values) == strengths]
+        estimates = [Estimate.of([values[strength] for values in alike]) for strength in strengths]
+        series.append(Series.of_estimates(method, [float(s) for s in strengths], estimates, method=method))
+    places = sorted({strength for of_seeds in found.values() for values in of_seeds for strength in values})
+    ticks = [(float(place), str(place) if place else "none") for place in places]
+    label = axis_label(metric)
+    return Panel(f"{name}: {label}", "strength", label, series, x_ticks=ticks)
 
 
 def unknown_inputs(run: Run) -> Figure | None:
     """Return how well each score tells unknown inputs from the test set, for each unknown data set."""
-    names = dict.fromkeys(name for _, _, found in run.evaluations for name in found.get("ood", {}))
+    names = dict.fromkeys(name for _, _, found in run.evaluations for name in found.ood)
     return figure_of(
         "unknown-inputs",
         "Unknown inputs",
@@ -106,18 +103,19 @@ def unknown_inputs(run: Run) -> Figure | None:
 
 
 def _unknown(run: Run, name: str) -> Panel:
-    by_method: dict[str, list[Mapping[str, Any]]] = {}
+    by_method: dict[str, list[Mapping[str, Separation]]] = {}
     for _, method, evaluation in run.evaluations:
-        if found := evaluation.get("ood", {}).get(name):
-            by_method.setdefault(method, []).append(found)
-    everything = [found for of_seeds in by_method.values() for found in of_seeds]
-    scores = [s for s in dict.fromkeys(key for found in everything for key in found) if s != "images"]
+        if found := evaluation.ood.get(name):
+            by_method.setdefault(method, []).append(found.scores)
+    scores = [
+        *dict.fromkeys(score for of_seeds in by_method.values() for found in of_seeds for score in found)
+    ]
     series = []
     for method, of_seeds in by_method.items():
         kept = [i for i, score in enumerate(scores) if all(score in found for found in of_seeds)]
-        numbers = [Number.of([100 * found[scores[i]]["auroc"] for found in of_seeds]) for i in kept]
+        estimates = [Estimate.of([100 * found[scores[i]].auroc for found in of_seeds]) for i in kept]
         series.append(
-            Series.of_numbers(method, [float(i) for i in kept], numbers, method=method, shape="marks")
+            Series.of_estimates(method, [float(i) for i in kept], estimates, method=method, shape="marks")
         )
     ticks = [(float(i), score.replace("_", "\n")) for i, score in enumerate(scores)]
     return Panel(name, "score", "AUROC, %", series, x_ticks=ticks)

@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
 
-from pfge.methods import style_of
-from pfge.reports.figures.figure import Figure
+from pfge.reports.contents import report_figures, report_tables
+from pfge.reports.figures.figure import Figure, Panel
+from pfge.reports.figures.landscape import draw_landscape
 from pfge.reports.figures.paper import show_bytes
 from pfge.reports.page.summary import findings
-from pfge.reports.report import problems, report_figures, report_tables
 from pfge.reports.run import Run
-from pfge.reports.tables.comparison import BEST, by_method
-from pfge.reports.tables.renderers import split_reference_rows
-from pfge.reports.tables.table import Table
+from pfge.reports.statistics import by_method
+from pfge.reports.tables.cells import Count, Number, Text
+from pfge.reports.tables.render_html import to_html
+from pfge.reports.tables.table import Row, Table, columns, method_row
 from pfge.storage.files import checksum
+from pfge.tasks import Classification
 
 MANY_PANELS = 5
 """From here on panels are smaller; four stand two by two."""
@@ -28,7 +30,8 @@ def run_section(run: Run, key: str) -> tuple[str, dict[str, Figure]]:
     """
     figures = {figure.name: figure for figure in report_figures(run)}
     tables = report_tables(run)
-    of_methods = [table for table in tables if ": " not in table.title]
+    of_methods = [table for table in tables if not table.subject]
+    of_ensembles = [table for table in tables if table.subject]
     parts = [("summary", "Summary", _summary(run) + _figures(figures, ["tradeoff"], key))]
     if of_methods:
         parts.append(("tables", "Tables", "".join(map(_sheet, of_methods))))
@@ -40,11 +43,12 @@ def run_section(run: Run, key: str) -> tuple[str, dict[str, Figure]]:
         if name == "path" and run.landscape:
             html += (
                 "<figure><figcaption><h3>The loss plane</h3><p>What lies off the plane is drawn where its "
-                f'shadow falls.</p></figcaption><div class="scroll">{run.landscape}</div></figure>'
+                f'shadow falls.</p></figcaption><div class="scroll">{draw_landscape(run.landscape)}</div>'
+                "</figure>"
             )
-        if name == "trust" and len(tables) > len(of_methods):
-            single = "".join(_sheet(table) for table in tables if table not in of_methods)
-            html += f"<details><summary>Every ensemble that was evaluated</summary>{single}</details>"
+        if name == "trust" and of_ensembles:
+            sheets = "".join(map(_sheet, of_ensembles))
+            html += f"<details><summary>Every ensemble that was evaluated</summary>{sheets}</details>"
         if html:
             parts.append((name, title, html))
     parts.append(("source", "Where the numbers come from", _source(run)))
@@ -68,7 +72,7 @@ def _about(run: Run) -> str:
 
 
 def _summary(run: Run) -> str:
-    notices = "".join(f"<p>{escape(text)}</p>" for text in problems(run))
+    notices = "".join(f"<p>{escape(text)}</p>" for text in run.problems())
     html = f'<div class="notice">{notices}</div>' if notices else ""
     tiles = "".join(
         f'<div class="finding {kind}"><p class="topic">{escape(found.about)}</p>'
@@ -88,9 +92,7 @@ def _figure(figure: Figure, name: str) -> str:
         f'<div class="panel"><h4>{escape(panel.title)}</h4><div data-panel="{name}/{number}"></div></div>'
         for number, panel in enumerate(figure.panels)
     )
-    numbers = "".join(
-        f"<h4>{escape(panel.title)}</h4>{_table(panel.columns, [panel.rows()])}" for panel in figure.panels
-    )
+    numbers = "".join(f"<h4>{escape(panel.title)}</h4>{to_html(_numbers(panel))}" for panel in figure.panels)
     return (
         f'<figure id="{name}"><figcaption><h3>{escape(figure.title)}</h3>'
         f"<p>{escape(figure.caption)}</p></figcaption>"
@@ -100,45 +102,24 @@ def _figure(figure: Figure, name: str) -> str:
 
 
 def _sheet(table: Table) -> str:
-    note = table.note.replace(f"{BEST} best", "bold: best")
+    note = table.note("bold: best")
     return (
-        f'<div class="sheet"><h3>{escape(table.title[:1].upper() + table.title[1:])}</h3>'
-        f"{_table(table.columns, split_reference_rows(table))}"
-        + (f'<p class="note">{escape(note)}</p>' if note else "")
-        + "</div>"
+        f'<div class="sheet"><h3>{escape(table.heading[:1].upper() + table.heading[1:])}</h3>'
+        f"{to_html(table)}" + (f'<p class="note">{escape(note)}</p>' if note else "") + "</div>"
     )
 
 
-def _table(columns: Sequence[str], groups: Sequence[list[list[str]]]) -> str:
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
-    bodies = []
-    for number, rows in enumerate(groups):
-        if rows:
-            title = f'<tr><th colspan="{len(columns)}">For reference</th></tr>' if number else ""
-            kind = ' class="reference"' if number else ""
-            bodies.append(f"<tbody{kind}>{title}{''.join(map(_row, rows))}</tbody>")
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>{"".join(bodies)}</table></div>'
-
-
-def _row(cells: Sequence[str]) -> str:
-    kind = ' class="strong"' if style_of(cells[0]).strong else ""
-    return f"<tr{kind}>{''.join(f'<td>{_cell(cell.strip())}</td>' for cell in cells)}</tr>"
-
-
-def _cell(text: str) -> str:
-    if text.endswith(BEST):
-        return f"<strong>{escape(text.removesuffix(BEST).strip())}</strong>"
-    return escape(text)
+def _numbers(panel: Panel) -> Table:
+    rows = [Row([Text(text) for text in row]) for row in panel.rows()]
+    return Table("numbers", panel.title, columns(*panel.columns), rows)
 
 
 def _source(run: Run) -> str:
-    facts = {name: value for name, value in run.environment.items() if value not in ([], "", None)}
+    facts = {name: text for name, value in run.environment.items() if (text := _text(value))}
     if duration := _duration(run):
         facts["duration"] = duration
     facts["folder"] = str(run.folder.path)
-    described = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(_text(value))}</dd>" for name, value in facts.items()
-    )
+    described = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
     html = f"<dl>{described}</dl>{_files(run)}"
     if run.results:
         html += f"<details><summary>Every seed of every method</summary>{_seeds(run)}</details>"
@@ -148,7 +129,9 @@ def _source(run: Run) -> str:
 
 
 def _text(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    """Return a number, a text or a list of them for people; "" for anything else."""
+    values = value if isinstance(value, list) else [value]
+    return ", ".join(str(item) for item in values if isinstance(item, str | int | float))
 
 
 def _duration(run: Run) -> str:
@@ -168,18 +151,24 @@ def _duration(run: Run) -> str:
 def _files(run: Run) -> str:
     files = [run.folder.results, run.folder.config, run.folder.environment]
     rows = [
-        [file.name, show_bytes(file.stat().st_size), checksum(file)[:16]] for file in files if file.is_file()
+        Row([Text(file.name), Text(show_bytes(file.stat().st_size)), Text(checksum(file)[:16])])
+        for file in files
+        if file.is_file()
     ]
-    return _table(("file", "size", "SHA-256 begins"), [rows])
+    return to_html(Table("files", "files", columns("file", "size", "SHA-256 begins"), rows))
 
 
 def _seeds(run: Run) -> str:
-    names = [
-        name for name in ("accuracy", "nll", "brier", "ece") if all(name in r["test"] for r in run.results)
-    ]
+    """Return every metric that all rows have, as it is in the file."""
+    names = [m.name for m in Classification.metrics if all(m.name in r.metrics["test"] for r in run.results)]
     rows = [
-        [method, str(row["seed"]), str(row["members"]), *(f"{row['test'][name]:.6f}" for name in names)]
+        method_row(
+            method,
+            Text(str(row.seed)),
+            Count(row.members),
+            *(Number(row.metrics["test"][name], digits=6) for name in names),
+        )
         for method, of_method in by_method(run.results).items()
-        for row in sorted(of_method, key=lambda row: int(row["seed"]))
+        for row in sorted(of_method, key=lambda row: row.seed)
     ]
-    return _table(("method", "seed", "members", *names), [rows])
+    return to_html(Table("seeds", "seeds", columns("method", "seed", "members", *names), rows))

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pfge.methods import find_reference
 from pfge.reports.figures.paper import show_bytes
 from pfge.reports.figures.tradeoff import pareto_front
-from pfge.reports.page.significance import UNKNOWN, Gap, gaps
 from pfge.reports.run import Run
-from pfge.reports.tables.comparison import Row, summarize
-from pfge.reports.tables.formats import summarize_formats
+from pfge.reports.significance import UNKNOWN, Gap, find_gaps
+from pfge.reports.statistics import MethodSummary, summarize, summarize_formats
+from pfge.reports.tables.cells import Number
+from pfge.tasks import Classification
 
 SAME = 0.001
 """KL in nats up to which two ensembles are said to predict nearly the same."""
@@ -30,24 +31,21 @@ def findings(run: Run) -> list[Finding]:
     rows = {row.method: row for row in summarize(run.results)}
     if not rows:
         return []
-    accurate = max(rows.values(), key=lambda row: row.accuracy.mean)
-    likely = min(rows.values(), key=lambda row: row.nll.mean)
+    accurate = max(rows.values(), key=lambda row: row.metrics["accuracy"].mean)
+    likely = min(rows.values(), key=_nll)
     return [
-        Finding(
-            "Most accurate",
-            accurate.method,
-            f"{accurate.accuracy.scaled(100).show(2)} % at {_memory(accurate)}",
-        ),
-        Finding("Lowest NLL", likely.method, f"{likely.nll.show(4)} at {_memory(likely)}"),
+        Finding("Most accurate", accurate.method, f"{_show(accurate, 'accuracy')} % at {_memory(accurate)}"),
+        Finding("Lowest NLL", likely.method, f"{_show(likely, 'nll')} at {_memory(likely)}"),
         _to_ship(run, rows, accurate.method, likely.method),
         _claim(run, rows),
     ]
 
 
-def _to_ship(run: Run, rows: Mapping[str, Row], accurate: str, likely: str) -> Finding:
+def _to_ship(run: Run, rows: Mapping[str, MethodSummary], accurate: str, likely: str) -> Finding:
     """Return the smallest method that is not worse than the best, as far as can be told from noise."""
-    behind_accurate = gaps(run, accurate, [*rows])
-    behind = behind_accurate, behind_accurate if likely == accurate else gaps(run, likely, [*rows])
+    behind_accurate = find_gaps(run.folder, run.results, accurate)
+    behind_likely = behind_accurate if likely == accurate else find_gaps(run.folder, run.results, likely)
+    behind = behind_accurate, behind_likely
 
     def is_as_good(method: str) -> bool:
         return all(
@@ -60,7 +58,7 @@ def _to_ship(run: Run, rows: Mapping[str, Row], accurate: str, likely: str) -> F
         chosen = rows[likely]
         why = f"The lowest NLL; one seed without {SCORES} cannot tell what is noise"
     elif candidates:
-        chosen = min(candidates, key=lambda row: (row.bytes, row.trainings, row.nll.mean))
+        chosen = min(candidates, key=lambda row: (row.bytes, row.trainings, _nll(row)))
         why = "The smallest that is not worse than the best in accuracy or NLL, beyond noise"
         if chosen.method == accurate == likely:
             why = "Best in accuracy and NLL, and nothing smaller comes within noise of it in both"
@@ -70,7 +68,7 @@ def _to_ship(run: Run, rows: Mapping[str, Row], accurate: str, likely: str) -> F
     cost = f"; it takes {chosen.trainings} trainings" if chosen.trainings > 1 else ""
     smaller = [
         f"{row.method} ({row.relative_bytes:.3g}×)"
-        for row in pareto_front([*rows.values()], lambda row: row.bytes, lambda row: row.nll.mean)
+        for row in pareto_front([*rows.values()], lambda row: row.bytes, _nll)
         if row.bytes < chosen.bytes
     ]
     less = f" With less memory, the lowest NLL is that of {' or '.join(smaller[::-1])}." if smaller else ""
@@ -79,7 +77,7 @@ def _to_ship(run: Run, rows: Mapping[str, Row], accurate: str, likely: str) -> F
     )
 
 
-def _compressed(run: Run, chosen: Row) -> str:
+def _compressed(run: Run, chosen: MethodSummary) -> str:
     """Return the smallest format in which a method predicts the same as uncompressed, if one was measured."""
     same = [
         row
@@ -90,7 +88,7 @@ def _compressed(run: Run, chosen: Row) -> str:
         return ""
     return (
         f" As {smallest.format} it takes {smallest.relative_bytes:.3g}× ({show_bytes(smallest.bytes)}) and "
-        f"predicts nearly the same, KL {smallest.kl.show(4) if smallest.kl else ''}."
+        f"predicts nearly the same, KL {Number.of(smallest.kl, 4) if smallest.kl else ''}."
     )
 
 
@@ -98,7 +96,7 @@ def _is_no_worse(gap: Gap) -> bool:
     return gap.verdict != "worse"
 
 
-def _claim(run: Run, rows: Mapping[str, Row]) -> Finding:
+def _claim(run: Run, rows: Mapping[str, MethodSummary]) -> Finding:
     reference = find_reference()
     name, rival = reference.name, reference.rival
     about = f"The paper's claim: {name} is as good as {rival}, in far less memory"
@@ -106,7 +104,7 @@ def _claim(run: Run, rows: Mapping[str, Row]) -> Finding:
     if missing:
         return Finding(about, "Not checked", f"There are no results of {' and '.join(missing)} yet.")
     ours, theirs = rows[name], rows[rival]
-    found = gaps(run, rival, [name]).get(name)
+    found = find_gaps(run.folder, run.results, rival, [name]).get(name)
     if found is None:
         return Finding(about, "Not checked", f"{name} and {rival} share no seed yet.")
     verdicts = [found["accuracy"].verdict, found["nll"].verdict]
@@ -133,5 +131,13 @@ def _answer(accuracy: str, nll: str) -> str:
     return "Does not hold"
 
 
-def _memory(row: Row) -> str:
+def _nll(row: MethodSummary) -> float:
+    return row.metrics["nll"].mean
+
+
+def _show(row: MethodSummary, name: str) -> str:
+    return str(Number.of_metric(Classification().metric(name), row.metrics[name]))
+
+
+def _memory(row: MethodSummary) -> str:
     return f"{row.relative_bytes:.3g}× the memory of one model ({show_bytes(row.bytes)})"

@@ -1,11 +1,11 @@
-"""A diagnosis in words: what the geometry shows, and what to change."""
+"""A diagnosis as a table and in words: what the geometry shows, and what to change."""
 
 from collections.abc import Sequence
 from math import isclose
 
 from pfge.lab.run.results import Diagnosis
-
-COLUMNS = ("members", "distance %", "angle °", "training loss", "half-way", "disagree %")
+from pfge.reports.tables.cells import Number, Text
+from pfge.reports.tables.table import Row, Table, columns
 
 BARRIER = 0.1
 """A rise half-way by more than this share of the members' loss, and by 0.01, is a barrier."""
@@ -13,19 +13,23 @@ ALIKE = 0.3
 """Members that differ on fewer examples than this share of their error are alike."""
 
 
-def pair_cells(found: Diagnosis) -> list[list[str]]:
-    """Return a row of text for each pair of adjacent members."""
-    return [
-        [
-            f"{pair.members[0]} and {pair.members[1]}",
-            f"{100 * pair.distance:.2f}",
-            f"{pair.angle:.1f}",
-            f"{pair.loss:.4f}",
-            f"{pair.barrier:+.4f}",
-            f"{100 * pair.disagreement:.2f}",
-        ]
+def diagnosis_table(found: Diagnosis) -> Table:
+    """Return a row for each pair of adjacent members."""
+    rows = [
+        Row(
+            [
+                Text(f"{pair.members[0]} and {pair.members[1]}"),
+                Number(100 * pair.distance, digits=2),
+                Number(pair.angle, digits=1),
+                Number(pair.loss),
+                Number(pair.barrier, signed=True),
+                Number(100 * pair.disagreement, digits=2),
+            ]
+        )
         for pair in found.pairs
     ]
+    heads = columns("members", "distance %", "angle °", "training loss", "half-way", "disagree %")
+    return Table("diagnosis", f"seed {found.seed}: {found.method}, adjacent members", heads, rows)
 
 
 def in_words(found: Diagnosis) -> list[str]:

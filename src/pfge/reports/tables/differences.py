@@ -1,113 +1,52 @@
-"""Which differences between methods are more than noise, over test images and over seeds."""
+"""The table of differences: which are more than noise, over test images and over seeds."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 
-import torch
-from torch import Tensor
-
-from pfge.metrics.significance import Difference, SeedDifference, paired_bootstraps, seed_difference
-from pfge.storage.files import read_tensors
-
-COLUMNS = (
-    "method",
-    "accuracy, points",
-    "95 % over images",
-    "over seeds",
-    "NLL",
-    "95 % over images",
-    "over seeds",
-    "",
-)
-METRICS = ("correct", "log_loss")
-
-SeedScores = Mapping[int, Mapping[str, Tensor]]
-"""The scores of each example, by seed and by name."""
+from pfge.reports.significance import Gap
+from pfge.reports.statistics import paired_metrics
+from pfge.reports.tables.cells import Cell, Interval, Missing, Number, StandardError, Text
+from pfge.reports.tables.table import Column, Table, method_row
 
 
-@dataclass(frozen=True)
-class Against:
-    """How a method differs from the reference in one metric."""
-
-    over_images: Difference
-    over_seeds: SeedDifference | None
-
-    @property
-    def within_noise(self) -> bool:
-        """Whether another test set, or other seeds (two standard errors), might turn it round."""
-        of_seeds = (
-            self.over_seeds is not None and abs(self.over_seeds.mean) <= 2 * self.over_seeds.standard_error
+def differences_table(gaps: Mapping[str, Mapping[str, Gap]], reference: str) -> Table | None:
+    """Return a row for each method that has an interval over test images; None if none has."""
+    metrics = paired_metrics()
+    rows = [
+        method_row(
+            method, *(cell for metric in metrics for cell in _cells(found[metric.name])), _verdict(found)
         )
-        return self.over_images.within_noise or of_seeds
-
-
-def read_scores(files: Mapping[int, Path], part: str = "test") -> SeedScores:
-    """Return a row's scores of each example, for every seed that has its file."""
-    prefix = f"{part}."
-    return {
-        seed: {
-            name.removeprefix(prefix): values
-            for name, values in read_tensors(file)[0].items()
-            if name.startswith(prefix) and "calibrated" not in name
-        }
-        for seed, file in files.items()
-        if file.exists()
-    }
-
-
-def compare_all(methods: Mapping[str, SeedScores], reference: SeedScores) -> dict[str, dict[str, Against]]:
-    """Return how each method differs from the reference, on the seeds that both have, if there are any.
-
-    Images are drawn again and again for the mean over seeds, so that the interval is that of the test set;
-    what seeds add is told apart, by the standard error of their differences.
-    """
-    shared = {
-        method: sorted(seed for seed in scores if scores[seed] and reference.get(seed))
-        for method, scores in methods.items()
-    }
-    pairs = [(method, name) for method, seeds in shared.items() if seeds for name in METRICS]
-    if not pairs:
-        return {}
-    columns, of_seeds = [], []
-    for method, name in pairs:
-        first, second = (
-            [scores[seed][name] for seed in shared[method]] for scores in (methods[method], reference)
-        )
-        columns.append((torch.stack(first) - torch.stack(second)).mean(0))
-        of_seeds.append(
-            seed_difference([x.mean().item() for x in first], [x.mean().item() for x in second])
-            if len(first) > 1
-            else None
-        )
-    found: dict[str, dict[str, Against]] = {}
-    for (method, name), images, seeds in zip(
-        pairs, paired_bootstraps(torch.stack(columns, 1)), of_seeds, strict=True
-    ):
-        found.setdefault(method, {})[name] = Against(images, seeds)
-    return found
-
-
-def difference_cells(rows: Mapping[str, Mapping[str, Against]]) -> list[list[str]]:
-    """Return a row of text for each method."""
-    cells = []
-    for method, found in rows.items():
-        accuracy, nll = (found[name] for name in METRICS)
-        verdicts = [
-            f"{name} {'worse' if (against.over_images.mean > 0) == (name == 'NLL') else 'better'}"
-            for name, against in (("accuracy", accuracy), ("NLL", nll))
-            if not against.within_noise
+        for method, found in gaps.items()
+        if all(metric.name in found and found[metric.name].over_images for metric in metrics)
+    ]
+    if not rows:
+        return None
+    columns = [Column("method", align="left")]
+    for metric in metrics:
+        head = f"{metric.label}, points" if metric.unit == "%" else metric.label
+        columns += [
+            Column(head),
+            *(Column(noise, name=f"{head} {noise}") for noise in ("95 % over images", "over seeds")),
         ]
-        cells.append(
-            [method, *_show(accuracy, 100, 2), *_show(nll, 1, 4), ", ".join(verdicts) or "within noise"]
-        )
-    return cells
-
-
-def _show(against: Against, factor: float, digits: int) -> Sequence[str]:
-    images, seeds = against.over_images, against.over_seeds
-    return (
-        f"{factor * images.mean:+.{digits}f}",
-        f"{factor * images.low:+.{digits}f} to {factor * images.high:+.{digits}f}",
-        "one seed" if seeds is None else f"± {factor * seeds.standard_error:.{digits}f}",
+    note = (
+        f"Each method minus {reference}: the interval from drawing the test images again (paired "
+        "bootstrap), the standard error over seeds, and a verdict where neither explains the difference."
     )
+    columns.append(Column("", name="verdict"))
+    return Table("differences", f"differences from {reference}", columns, rows, [note])
+
+
+def _cells(gap: Gap) -> list[Cell]:
+    factor, digits = gap.metric.factor, gap.metric.digits
+    images, seeds = gap.over_images, gap.over_seeds
+    return [
+        Number(factor * gap.mean, digits=digits, signed=True),
+        Interval(factor * images.low, factor * images.high, digits) if images else Missing(),
+        StandardError(factor * seeds.standard_error, digits) if seeds else Missing("one seed"),
+    ]
+
+
+def _verdict(gaps: Mapping[str, Gap]) -> Text:
+    clear = [
+        f"{gap.metric.label} {gap.verdict}" for gap in gaps.values() if gap.verdict in ("better", "worse")
+    ]
+    return Text(", ".join(clear) or "within noise")

@@ -1,14 +1,99 @@
-"""A table as text, whatever it is shown in."""
+"""A table as a value, whatever it is shown in."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
+
+from pfge.methods import style_of
+from pfge.reports.tables.cells import Cell, Number, Text
+from pfge.tasks import Metric
+
+BEST: Final = object()
+"""Stands in notes for what the best number of a column is marked by, which differs between renderers."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column.
+
+    Args:
+        head: For people.
+        name: For programs, unique in a table; "" is the head.
+        align: Where cells stand.
+    """
+
+    head: str
+    name: str = ""
+    align: Literal["left", "right"] = "right"
+
+    @classmethod
+    def of_metric(cls, metric: Metric) -> "Column":
+        """Return the column of a metric."""
+        return cls(metric.head)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row.
+
+    Args:
+        cells: One for each column.
+        emphasized: Whether it is the one that readers look for.
+        reference: Whether it is there to judge the others by, and may stand apart from them.
+    """
+
+    cells: Sequence[Cell]
+    emphasized: bool = False
+    reference: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """A title, the heads of the columns, the cells, and a note under it."""
+    """A table.
 
+    Args:
+        key: Its short name, for programs.
+        title: What it shows.
+        columns: What each cell of a row is.
+        rows: From top to bottom.
+        notes: How to read it; one of them may be `BEST`.
+        subject: The one ensemble that it is of; "" if it is of all methods.
+    """
+
+    key: str
     title: str
-    columns: Sequence[str]
-    cells: list[list[str]]
-    note: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    notes: Sequence[object] = ()
+    subject: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row.cells) != len(self.columns):
+                raise ValueError(
+                    f"a row of table {self.key} must have {len(self.columns)} cells, got {len(row.cells)}"
+                )
+
+    @property
+    def heading(self) -> str:
+        """The title with its subject."""
+        return f"{self.subject}: {self.title}" if self.subject else self.title
+
+    def note(self, best: str) -> str:
+        """Return the notes as a text, with a renderer's words for what marks the best number."""
+        return "; ".join(best if part is BEST else str(part) for part in self.notes)
+
+
+def columns(first: str, *others: str) -> list[Column]:
+    """Return columns by their heads: the first to the left, the others to the right."""
+    return [Column(first, align="left"), *map(Column, others)]
+
+
+def method_row(method: str, *cells: Cell, reference: bool = False) -> Row:
+    """Return the row of a method, whose name is its first cell and whose style says if it is emphasized."""
+    return Row([Text(method), *cells], style_of(method).strong, reference)
+
+
+def is_best(cell: Cell) -> bool:
+    """Tell whether a cell is the best of its column."""
+    return isinstance(cell, Number) and cell.best

@@ -1,0 +1,64 @@
+"""What a report of a run shows, in the order in which it is shown."""
+
+from collections.abc import Callable, Sequence
+
+from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.results import ComparisonRow, FormatRow
+from pfge.methods import find_reference
+from pfge.reports.figures import paper, trust
+from pfge.reports.figures.figure import Figure
+from pfge.reports.figures.tradeoff import tradeoff
+from pfge.reports.run import Run
+from pfge.reports.significance import find_gaps
+from pfge.reports.tables.calibration import calibration_table
+from pfge.reports.tables.connectivity import connectivity_tables
+from pfge.reports.tables.differences import differences_table
+from pfge.reports.tables.evaluation import evaluation_tables
+from pfge.reports.tables.formats import formats_table
+from pfge.reports.tables.methods import methods_table
+from pfge.reports.tables.table import Table
+
+FIGURES: tuple[Callable[[Run], Figure | None], ...] = (
+    tradeoff,
+    paper.rates,
+    paper.members,
+    lambda run: paper.curves(run.connectivity),
+    trust.reliability,
+    trust.corruptions,
+    trust.unknown_inputs,
+)
+
+
+def report_figures(run: Run) -> list[Figure]:
+    """Return the figures that a run has the results for."""
+    return [figure for make in FIGURES if (figure := make(run)) is not None]
+
+
+def report_tables(run: Run) -> list[Table]:
+    """Return the tables that a run has the results for: of methods first, then of single ensembles."""
+    tables = comparison_tables(run.folder, run.results, run.formats) if run.results else []
+    tables += connectivity_tables(run.connectivity) if run.connectivity else []
+    for seed, method, found in run.evaluations:
+        tables += evaluation_tables(found, f"{method}, seed {seed}, {found.members} members")
+    return tables
+
+
+def comparison_tables(
+    folder: RunFolder, rows: Sequence[ComparisonRow], formats: Sequence[FormatRow] = (), part: str = "test"
+) -> list[Table]:
+    """Return the tables of a comparison: methods, calibration, differences and formats.
+
+    Args:
+        folder: The run, for the scores of each example.
+        rows: Its results, at least one.
+        formats: Those of `pfge formats`.
+        part: Of the data; formats are measured on the test set alone.
+    """
+    reference = find_reference().name
+    tables = [
+        methods_table(rows, part),
+        calibration_table(rows, part),
+        differences_table(find_gaps(folder, rows, reference, part=part), reference),
+        formats_table(formats) if formats and part == "test" else None,
+    ]
+    return [table for table in tables if table]

@@ -1,0 +1,167 @@
+"""How far methods are from one of them, and whether that is more than noise over test images and seeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.results import ComparisonRow
+from pfge.metrics.significance import Difference, SeedDifference, paired_bootstraps, seed_difference
+from pfge.reports.statistics import by_method, paired_metrics
+from pfge.storage.files import read_tensors
+from pfge.tasks import Metric
+
+UNKNOWN = "noise unknown"
+
+SeedScores = Mapping[int, Mapping[str, Tensor]]
+"""The scores of each example, by seed and by name."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A method minus the reference in one metric.
+
+    Attributes:
+        metric: Which.
+        mean: The difference, mean over the seeds that both have.
+        over_images: With its interval over test images, if the run kept each example's scores.
+        over_seeds: With its standard error, if there are two seeds or more.
+    """
+
+    metric: Metric
+    mean: float
+    over_images: Difference | None
+    over_seeds: SeedDifference | None
+
+    @property
+    def within_noise(self) -> bool | None:
+        """Whether another test set, or other seeds (two standard errors), might turn it round.
+
+        None if neither can be told.
+        """
+        if not self.over_images and not self.over_seeds:
+            return None
+        of_images = self.over_images is not None and self.over_images.within_noise
+        of_seeds = (
+            self.over_seeds is not None and abs(self.over_seeds.mean) <= 2 * self.over_seeds.standard_error
+        )
+        return of_images or of_seeds
+
+    @property
+    def verdict(self) -> str:
+        """The difference in a word or two."""
+        if not self.mean:
+            return "equal"
+        if self.within_noise is None:
+            return UNKNOWN
+        if self.within_noise:
+            return "within noise"
+        return "better" if (self.mean > 0) == (self.metric.better == "higher") else "worse"
+
+    def __str__(self) -> str:
+        factor, digits = self.metric.factor, self.metric.digits
+        noise = []
+        if self.over_images:
+            low, high = (factor * end for end in (self.over_images.low, self.over_images.high))
+            noise.append(f"95 % interval {low:+.{digits}f} to {high:+.{digits}f} over test images")
+        if self.over_seeds:
+            noise.append(f"± {factor * self.over_seeds.standard_error:.{digits}f} over seeds")
+        about = f" ({'; '.join(noise)})" if noise else ""
+        unit = " points" if self.metric.unit == "%" else ""
+        return f"{factor * self.mean:+.{digits}f}{unit}{about}, {self.verdict}"
+
+
+def find_gaps(
+    folder: RunFolder,
+    rows: Sequence[ComparisonRow],
+    reference: str,
+    methods: Sequence[str] | None = None,
+    part: str = "test",
+) -> dict[str, dict[str, Gap]]:
+    """Return how methods differ from a reference in each paired metric, for those that share a seed with it.
+
+    Args:
+        folder: The run, for the scores of each example.
+        rows: Its results.
+        reference: The method that the others are compared with.
+        methods: Which others; all if None.
+        part: Of the data.
+    """
+    found = by_method(rows)
+    if reference not in found:
+        return {}
+    wanted = [name for name in (found if methods is None else methods) if name != reference and name in found]
+    scores = {name: _read_scores(folder, found[name], part) for name in [*wanted, reference]}
+    known = compare_scores({name: scores[name] for name in wanted}, scores[reference])
+    gaps: dict[str, dict[str, Gap]] = {}
+    for name in wanted:
+        for metric in paired_metrics():
+            gap = known.get((name, metric.name)) or _of_rows(found[name], found[reference], metric, part)
+            if gap:
+                gaps.setdefault(name, {})[metric.name] = gap
+    return gaps
+
+
+def compare_scores(methods: Mapping[str, SeedScores], reference: SeedScores) -> dict[tuple[str, str], Gap]:
+    """Return how each method differs from the reference in each metric, on the seeds that both have.
+
+    Images are drawn again and again for the mean over seeds, so that the interval is that of the test set;
+    what seeds add is told apart, by the standard error of their differences.
+    """
+    metrics = {metric.score: metric for metric in paired_metrics() if metric.score}
+    names, differences, of_seeds = [], [], []
+    for method, scores in methods.items():
+        for score, metric in metrics.items():
+            pairs = [
+                (scores[seed][score], reference[seed][score])
+                for seed in sorted(scores.keys() & reference.keys())
+                if score in scores[seed] and score in reference[seed]
+            ]
+            if len({values.shape for pair in pairs for values in pair}) != 1:
+                continue  # no seed, or scores of different test sets
+            first, second = zip(*pairs, strict=True)
+            names.append((method, metric))
+            differences.append((torch.stack(first) - torch.stack(second)).mean(0))
+            means = [[values.mean().item() for values in of_method] for of_method in (first, second)]
+            of_seeds.append(seed_difference(*means) if len(pairs) > 1 else None)
+    if not names:
+        return {}
+    intervals = paired_bootstraps(torch.stack(differences, 1))
+    return {
+        (method, metric.name): Gap(metric, interval.mean, interval, seeds)
+        for (method, metric), interval, seeds in zip(names, intervals, of_seeds, strict=True)
+    }
+
+
+def _read_scores(folder: RunFolder, rows: Sequence[ComparisonRow], part: str) -> SeedScores:
+    """Return the scores of each example as predicted, for every seed that kept them."""
+    files = {row.seed: folder.scores(row.seed, row.method) for row in rows}
+    prefix = f"{part}."
+    return {
+        seed: {
+            name.removeprefix(prefix): values
+            for name, values in read_tensors(file)[0].items()
+            if name.startswith(prefix) and "calibrated" not in name
+        }
+        for seed, file in files.items()
+        if file.is_file()
+    }
+
+
+def _of_rows(
+    method: Sequence[ComparisonRow], reference: Sequence[ComparisonRow], metric: Metric, part: str
+) -> Gap | None:
+    """Return what the metrics alone say: older versions kept no scores of examples."""
+    first, second = (
+        {row.seed: row.metrics[part][metric.name] for row in rows} for rows in (method, reference)
+    )
+    seeds = sorted(first.keys() & second.keys())
+    if not seeds:
+        return None
+    over_seeds = None
+    if len(seeds) > 1:
+        over_seeds = seed_difference([first[seed] for seed in seeds], [second[seed] for seed in seeds])
+    mean = sum(first[seed] - second[seed] for seed in seeds) / len(seeds)
+    return Gap(metric, mean, None, over_seeds)

@@ -1,0 +1,161 @@
+"""Results over seeds: which method each belongs to, and means with their standard errors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import nan, sqrt
+from statistics import mean, stdev
+from typing import Protocol, TypeVar
+
+from pfge.lab.run.results import ComparisonRow, FormatRow
+from pfge.lab.run.typed_json import LARGEST_FLOAT
+from pfge.methods import row_order
+from pfge.tasks import Classification, Metric
+
+UNPACKED = "float32"
+
+
+class OfMethod(Protocol):
+    """A result that belongs to a method."""
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+
+
+Found = TypeVar("Found", bound=OfMethod)
+
+
+def by_method(rows: Sequence[Found]) -> dict[str, list[Found]]:
+    """Return the results of each method, in the order of tables."""
+    found: dict[str, list[Found]] = {}
+    for row in rows:
+        found.setdefault(row.method, []).append(row)
+    return {name: found[name] for name in row_order(found)}
+
+
+def main_metrics() -> list[Metric]:
+    """Return the metrics that have columns in the tables of a comparison."""
+    return [metric for metric in Classification.metrics if metric.is_main]
+
+
+def paired_metrics() -> list[Metric]:
+    """Return the main metrics that are means over examples, so that methods are compared example by example.
+
+    Figures and the tables of differences and formats show these.
+    """
+    return [metric for metric in main_metrics() if metric.score]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds and its standard error, which one seed does not have."""
+
+    mean: float
+    error: float | None = None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Estimate":
+        """Return the mean of one value for each seed; it is NaN where one of them diverged."""
+        if not all(abs(value) <= LARGEST_FLOAT for value in values):
+            return cls(nan)
+        return cls(mean(values), stdev(values) / sqrt(len(values)) if len(values) > 1 else None)
+
+    def scaled(self, factor: float) -> "Estimate":
+        """Return the estimate in another unit."""
+        return Estimate(factor * self.mean, None if self.error is None else factor * self.error)
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """One method over all its seeds; metrics are by name."""
+
+    method: str
+    members: int
+    bytes: int
+    relative_bytes: float
+    metrics: Mapping[str, Estimate]
+    iterations: int
+    trainings: int
+
+
+@dataclass(frozen=True)
+class FormatSummary:
+    """One method in one storage format over all its seeds; `kl` is None where it was not measured."""
+
+    method: str
+    format: str
+    cascade: bool
+    bytes: int
+    relative_bytes: float
+    passes: Estimate
+    metrics: Mapping[str, Estimate]
+    kl: Estimate | None
+
+    @classmethod
+    def of_method(cls, row: MethodSummary) -> "FormatSummary":
+        """Return a method as the comparison measured it: its members as they are, all of them evaluated."""
+        passes = Estimate(float(row.members))
+        return cls(row.method, UNPACKED, False, row.bytes, row.relative_bytes, passes, row.metrics, None)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is as the comparison has it: members as they are, all of them evaluated."""
+        return self.format == UNPACKED and not self.cascade
+
+    @property
+    def name(self) -> str:
+        """Method, format and cascade, for people."""
+        return ", ".join([self.method, self.format, *["cascade"] * self.cascade])
+
+
+def summarize(rows: Sequence[ComparisonRow], part: str = "test") -> list[MethodSummary]:
+    """Return each method over its seeds, on one part of the data."""
+    return [
+        MethodSummary(
+            method=method,
+            members=of_seeds[0].members,
+            bytes=of_seeds[0].bytes,
+            relative_bytes=of_seeds[0].bytes / of_seeds[0].bytes_of_one,
+            metrics=estimate_metrics([row.metrics[part] for row in of_seeds]),
+            iterations=of_seeds[0].iterations,
+            trainings=of_seeds[0].trainings,
+        )
+        for method, of_seeds in by_method(rows).items()
+    ]
+
+
+def summarize_formats(rows: Sequence[FormatRow]) -> list[FormatSummary]:
+    """Return each method, format and cascade over its seeds, those of a method together."""
+    found = []
+    for method, of_method in by_method(rows).items():
+        kinds: dict[tuple[str, bool], list[FormatRow]] = {}
+        for row in of_method:
+            kinds.setdefault((row.format, row.cascade), []).append(row)
+        found += [
+            FormatSummary(
+                method=method,
+                format=stored_as,
+                cascade=cascade,
+                bytes=of_seeds[0].bytes,
+                relative_bytes=of_seeds[0].bytes / of_seeds[0].bytes_of_one,
+                passes=Estimate.of([row.mean_members for row in of_seeds]),
+                metrics=estimate_metrics([row.metrics["test"] for row in of_seeds]),
+                kl=Estimate.of([row.kl for row in of_seeds]),
+            )
+            for (stored_as, cascade), of_seeds in kinds.items()
+        ]
+    return found
+
+
+def estimate_metrics(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, Estimate]:
+    """Return the main metrics by name, each over the seeds."""
+    return {
+        metric.name: Estimate.of([measured[metric.name] for measured in of_seeds])
+        for metric in main_metrics()
+    }
+
+
+def over_seeds(rows: Sequence[ComparisonRow | FormatRow]) -> list[str]:
+    """Return what a note says of the numbers: nothing if there is one seed."""
+    seeds = len({row.seed for row in rows})
+    return [f"mean ± standard error over {seeds} seeds"] if seeds > 1 else []

@@ -1,0 +1,53 @@
+"""The table of a cascade: what it is worth and costs, between one member and all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pfge.metrics.scores import Scores
+from pfge.reports.statistics import Estimate, main_metrics
+from pfge.reports.tables.cells import Count, Number, Text
+from pfge.reports.tables.table import Row, Table, columns
+
+NOTE = "Times are medians of ratios; the three took turns. The one member is the first that is evaluated."
+
+
+@dataclass(frozen=True)
+class MeasuredWay:
+    """A way to predict the test set.
+
+    Attributes:
+        name: For people.
+        mean_members: Mean number of members evaluated per example.
+        most_members: The largest number.
+        scores: Of each example.
+        seconds: In each round.
+    """
+
+    name: str
+    mean_members: float
+    most_members: int
+    scores: Scores
+    seconds: Sequence[float]
+
+
+def cascade_table(ways: Sequence[MeasuredWay], title: str) -> Table:
+    """Return a row for each way; the first has one member, the last all."""
+    rows = [
+        Row(
+            [
+                Text(way.name),
+                Number(way.mean_members, digits=3),
+                Count(way.most_members),
+                *(Number.of_metric(m, Estimate(m.compute(way.scores))) for m in main_metrics()),
+                *(Number(_ratio(way.seconds, other.seconds), digits=2) for other in (ways[0], ways[-1])),
+            ]
+        )
+        for way in ways
+    ]
+    heads = ["members, mean", "most", *(metric.head for metric in main_metrics()), "time, x one", "x all"]
+    return Table("cascade", title, columns("", *heads), rows, [NOTE])
+
+
+def _ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
+    return median(one / other for one, other in zip(seconds, others, strict=True))

@@ -1,0 +1,51 @@
+"""The table of a comparison's methods: what each takes, and what it is worth."""
+
+from collections.abc import Sequence
+
+from pfge.lab.run.results import ComparisonRow
+from pfge.methods import find_reference, is_for_reference
+from pfge.reports.statistics import MethodSummary, main_metrics, over_seeds, summarize
+from pfge.reports.tables.cells import Count, Number, Ratio
+from pfge.reports.tables.table import BEST, Row, Table, columns, method_row
+from pfge.tasks import Metric
+
+
+def methods_table(rows: Sequence[ComparisonRow], part: str = "test") -> Table:
+    """Return a row for each method over its seeds; the best of each metric is marked."""
+    found = summarize(rows, part)
+    best = {metric.name: _best(metric, found) for metric in main_metrics()}
+
+    def number(row: MethodSummary, metric: Metric) -> Number:
+        estimate = row.metrics[metric.name]
+        return Number.of_metric(metric, estimate, best=estimate.mean == best[metric.name])
+
+    def shown(row: MethodSummary) -> Row:
+        return method_row(
+            row.method,
+            Count(row.members),
+            Count(row.bytes),
+            Ratio(row.relative_bytes, digits=6),
+            *(number(row, metric) for metric in main_metrics()),
+            Count(row.iterations, note=f"{row.trainings} trainings" if row.trainings > 1 else ""),
+            reference=is_for_reference(row.method),
+        )
+
+    heads = [metric.head for metric in main_metrics()]
+    return Table(
+        "methods",
+        "methods",
+        columns("method", "members", "bytes", "memory", *heads, "iterations"),
+        [shown(row) for row in found],
+        [
+            *over_seeds(rows),
+            BEST,
+            f"* the last members, as many as {find_reference().name} has",
+            "memory relative to one model",
+            "iterations beyond w0.",
+        ],
+    )
+
+
+def _best(metric: Metric, rows: Sequence[MethodSummary]) -> float:
+    choose = max if metric.better == "higher" else min
+    return choose(row.metrics[metric.name].mean for row in rows)

@@ -1,0 +1,76 @@
+"""Means and standard errors over seeds, method by method."""
+
+from math import inf, isnan, nan, sqrt
+from typing import Any
+
+import pytest
+
+from pfge.lab.run.results import ComparisonRow
+from pfge.reports.statistics import (
+    Estimate,
+    FormatSummary,
+    by_method,
+    main_metrics,
+    paired_metrics,
+    summarize,
+)
+from tests.reports.made_run import result
+
+
+def row(method: str, seed: int = 1, **test: float) -> ComparisonRow:
+    made = result(method, seed, like="SWA")
+    made["test"] |= test
+    return ComparisonRow.from_json(made)
+
+
+def test_an_estimate_is_the_mean_and_its_standard_error() -> None:
+    estimate = Estimate.of([1.0, 2.0, 6.0])  # deviations -2, -1, 3: sample variance 14 / 2
+    assert estimate.mean == pytest.approx(3.0)
+    assert estimate.error == pytest.approx(sqrt(7) / sqrt(3))
+
+
+def test_one_seed_has_no_standard_error() -> None:
+    assert Estimate.of([0.25]) == Estimate(0.25, None)
+
+
+def test_another_unit_changes_mean_and_error() -> None:
+    assert Estimate(0.5, 0.25).scaled(100) == Estimate(50.0, 25.0)
+    assert Estimate(0.5).scaled(100) == Estimate(50.0)
+
+
+@pytest.mark.parametrize("value", [nan, inf, -inf, 1.7e308])
+def test_a_value_that_diverged_leaves_no_mean(value: float) -> None:
+    assert isnan(Estimate.of([value, 1.0]).mean)
+    assert Estimate.of([value, 1.0]).error is None
+
+
+def test_each_method_is_one_summary_over_its_seeds() -> None:
+    found = summarize([row("SWA", 1, accuracy=0.90), row("FGE", 1), row("SWA", 2, accuracy=0.94)])
+    assert [summary.method for summary in found] == ["SWA", "FGE"]
+    accuracy = found[0].metrics["accuracy"]
+    assert accuracy.mean == pytest.approx(0.92)
+    assert accuracy.error == pytest.approx(0.02)  # sqrt(0.0008) / sqrt(2)
+
+
+def test_methods_are_in_the_papers_order_and_then_in_their_own() -> None:
+    methods = ["PFGE", "mine", "SWAG*", "FGE*", "w0", "FGE", "another", "SWAG", "SWA"]
+    found = by_method([row(method) for method in methods])
+    assert list(found) == ["w0", "SWA", "FGE", "FGE*", "SWAG", "SWAG*", "PFGE", "mine", "another"]
+
+
+def test_another_part_of_the_data_can_be_summarized() -> None:
+    validation: dict[str, Any] = {"accuracy": 0.4, "nll": 0.6, "ece": 0.1}
+    made = ComparisonRow.from_json(result("SWA", 1) | {"validation": validation})
+    (found,) = summarize([made], part="validation")
+    assert {name: estimate.mean for name, estimate in found.metrics.items()} == validation
+
+
+def test_a_method_as_the_comparison_has_it_is_a_format_too() -> None:
+    (summary,) = summarize([ComparisonRow.from_json(result("PFGE", 1))])
+    found = FormatSummary.of_method(summary)
+    assert (found.name, found.is_plain, found.passes.mean, found.kl) == ("PFGE, float32", True, 4.0, None)
+
+
+def test_paired_metrics_are_the_main_ones_that_every_example_has_a_score_for() -> None:
+    assert [metric.name for metric in main_metrics()] == ["accuracy", "nll", "ece"]
+    assert [metric.name for metric in paired_metrics()] == ["accuracy", "nll"]
