@@ -1,5 +1,6 @@
 """`pfge connect`: three tables and a figure, the same when it is run again."""
 
+import sys
 import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -51,6 +52,19 @@ def test_three_tables_and_a_figure_that_are_the_same_again(capsys: Captured, fol
     assert steps == [0]
     assert capsys.readouterr().out == printed
     assert (folder / "connectivity.svg").read_bytes() == figure
+
+
+def test_without_matplotlib_it_says_where_the_figure_can_be_seen(
+    capsys: Captured, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "pfge.reports.figures.plots", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (folder / "connectivity.svg").unlink(missing_ok=True)
+    assert main(["connect", str(folder), "--pairs", "1"]) == 0
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "No figure: figures are drawn by matplotlib; install it by pip install 'pfge[figures]'" in said
+    assert f"pfge report {folder}" in said.replace(" ", "").replace("pfgereport", "pfge report ")
+    assert not (folder / "connectivity.svg").exists()
 
 
 def test_settings_may_be_given(capsys: Captured, folder: Path) -> None:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Literal
 from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pfge.cli.compare import SubParsers
+    from pfge.lab.run.results import ConnectivityRow
 
 
 def add_parser(commands: "SubParsers") -> None:
@@ -37,8 +40,6 @@ def run(options: argparse.Namespace) -> int:
     from pfge.cli.tables import print_connectivity
     from pfge.lab.experiments.connect import connect
     from pfge.lab.run.progress import Reporter
-    from pfge.reports.figures.curves import draw_curves
-    from pfge.storage.files import write_text
 
     rows = connect(
         options.folder,
@@ -48,10 +49,23 @@ def run(options: argparse.Namespace) -> int:
         pairs=options.pairs,
         choice_seed=options.seed,
     )
-    figure = options.folder / "connectivity.svg"
-    write_text(figure, draw_curves(rows))
-    print_connectivity(rows, f"Figure: {figure}")
+    print_connectivity(rows, _draw(rows, options.folder))
     return 0
+
+
+def _draw(rows: "Sequence[ConnectivityRow]", folder: Path) -> str:
+    """Draw the curves if matplotlib is there, and say where they can be seen."""
+    from pfge.reports.figures.paper import curves
+
+    try:
+        from pfge.reports.figures.plots import save_figure
+    except ImportError as error:
+        return f"No figure: {error}; or see it on the page of pfge report {folder}"
+    figure, file = curves(rows), folder / "connectivity.svg"
+    if figure is None:
+        return "No figure: nothing was measured"
+    save_figure(figure, file)
+    return f"Figure: {file}"
 
 
 def _number_or_all(text: str) -> int | Literal["all"]:

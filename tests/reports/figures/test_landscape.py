@@ -3,8 +3,10 @@
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
 from pfge.lab.run.results import Landscape
-from pfge.reports.figures.landscape import LEFT, SIDE, TOP, draw_landscape
+from pfge.reports.figures.landscape import LEFT, SIDE, TOP, draw_landscape, ticks
 
 FOUND: dict[str, Any] = {
     "seed": 1,
@@ -65,3 +67,17 @@ def test_it_has_a_text_alternative() -> None:
 
 def test_a_flat_plane_can_be_drawn() -> None:
     assert drawn(values=[[0.0] * 3] * 3) is not None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1, [0, 0.5, 1]),
+        (0.0012, 0.00148, [0.0012, 0.0013, 0.0014, 0.0015]),
+        (3, 17, [0, 5, 10, 15, 20]),
+        (-1, 1, [-1, -0.5, 0, 0.5, 1]),
+        (2, 2, [1.5, 2, 2.5]),
+    ],
+)
+def test_ticks_are_round_and_include_the_range(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(expected)

@@ -13,7 +13,7 @@ from pfge.methods import styles
 from pfge.reports.contents import report_figures
 from pfge.reports.figures import paper as figures
 from pfge.reports.figures.figure import Figure, Panel, Series
-from pfge.reports.figures.plots import save_figures
+from pfge.reports.figures.plots import plot, save_figure, save_figures
 from pfge.reports.run import Run
 from pfge.storage.files import StorageError
 from tests.reports.made_run import MEMBERS, make_run, write_connectivity, write_evaluations, write_forms
@@ -123,3 +123,26 @@ def test_methods_of_the_paper_look_different_from_each_other() -> None:
     known = styles([*MEMBERS, "EMA", "Snapshot", "MCDropout", "DeepEnsemble"])
     assert len({(look.mark, look.open) for look in known.values()}) == len(known)
     assert styles(["mine", "yours"])["mine"] != styles(["mine", "yours"])["yours"]
+
+
+def test_pairs_are_thin_and_the_mean_of_a_method_is_thick_along_curves(run: Run) -> None:
+    figure = figures.curves(run.connectivity)
+    assert figure is not None
+    loss, error = plot(figure).axes
+    # Two pairs of PFGE, 1 and 3 high, and one of FGE; after the pairs of a method comes their mean.
+    widths = {
+        line.get_label(): line.get_linewidth() for line in loss.get_lines() if line.get_label()[0] != "_"
+    }
+    assert widths == {"FGE, mean of 1 pairs": 1.4, "PFGE, mean of 2 pairs": 2.0}
+    assert [line.get_linewidth() for line in loss.get_lines()].count(0.7) == 3
+    assert list(loss.get_lines()[-1].get_ydata()) == [0.0, 2.0, 0.0]
+    assert list(error.get_lines()[-1].get_ydata()) == pytest.approx([10.0, 12.0, 10.0])
+
+
+def test_one_figure_is_a_file_of_the_kind_that_its_name_says(run: Run, tmp_path: Path) -> None:
+    figure = figures.curves(run.connectivity)
+    assert figure is not None
+    save_figure(figure, tmp_path / "curves.svg")
+    assert (tmp_path / "curves.svg").read_text().startswith("<?xml")
+    save_figure(figure, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

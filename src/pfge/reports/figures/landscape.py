@@ -1,12 +1,11 @@
 """The figure of a loss plane as SVG: a map of the grid, and what lies on it."""
 
 from collections.abc import Sequence
-from math import log
+from math import ceil, floor, log, log10
 from typing import Any
 
 from pfge.lab.run.results import Landscape, Place
 from pfge.methods import METHODS, START, find_reference, style_of
-from pfge.reports.figures.curves import ticks
 
 SIDE, LEFT, TOP = 420, 70, 40
 WIDTH, HEIGHT = 640, 520
@@ -46,6 +45,17 @@ def draw_landscape(found: Landscape) -> str:
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Return three to seven round numbers that include the range."""
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / 4
+    power = 10.0 ** floor(log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    rounding = 1e-9  # a bound that is a round number is a tick itself
+    return [k * step for k in range(floor(low / step + rounding), ceil(high / step - rounding) + 1)]
 
 
 def _shade(value: float, low: float, high: float) -> str:

@@ -32,6 +32,8 @@ AXES_WIDTH, AXES_HEIGHT = 250, 150
 """At least what a panel has for its points, in points of 1/72 inch; the layout is found after names are."""
 NAME_SIZE, GAP = 6.5, 5
 ATTEMPTS = 4
+METADATA = {"svg": {"Date": None}, "png": {"Software": None}}
+"""What is left out of each kind of file, so that the same figure is the same file."""
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -79,12 +81,22 @@ def save_figures(figures: Sequence[Figure], folder: Path, prefix: str = "") -> l
     files = []
     for figure in figures:
         drawn = plot(figure)
-        for suffix, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+        for suffix in METADATA:
             file = folder / f"{prefix}{figure.name}.{suffix}"
-            with atomic_path(file) as temporary, mpl.rc_context(STYLE):
-                drawn.savefig(temporary, format=suffix, dpi=200, metadata=metadata)
+            _save(drawn, file)
             files.append(file)
     return files
+
+
+def save_figure(figure: Figure, file: Path) -> None:
+    """Write a figure in the format that the name of the file ends with."""
+    _save(plot(figure), file)
+
+
+def _save(drawn: Plot, file: Path) -> None:
+    suffix = file.suffix.removeprefix(".")
+    with atomic_path(file) as temporary, mpl.rc_context(STYLE):
+        drawn.savefig(temporary, format=suffix, dpi=200, metadata=METADATA[suffix])
 
 
 def _draw(axes: Axes, panel: Panel, by_method: Mapping[str, Style]) -> None:
