@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfge.methods import known_rows
+from tests.reports.made_run import make_run
 
 SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 
@@ -107,3 +108,32 @@ def test_names_are_found_in_python_and_javascript(tmp_path: Path) -> None:
 def test_the_star_of_a_row_is_known_to_methods_only() -> None:
     handled = re.compile(r"""(strip|suffix|with|replace|partition|split)\(["']\*["']""")
     assert [file for file in SOURCE.rglob("*.py") if handled.search(file.read_text())] == []
+
+
+HEAVY = ("lightning", "lightning_fabric", "PIL", "sklearn", "torchvision", "torchmetrics", "matplotlib")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pfge.reports",
+        "import pfge.reports.page.page",
+        "from pfge.cli.main import main; assert main(['table', sys.argv[1]]) == 0",
+        "from pfge.cli.main import main; assert main(['report', sys.argv[1]]) == 0",
+        "from pfge.cli.main import main; assert main(['report', sys.argv[1], '--format', 'csv']) == 0",
+    ],
+)
+def test_reports_need_the_config_and_the_results_of_the_lab_alone(code: str, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    script = f"import sys\n{code}\nprint([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_reports_import_nothing_of_the_lab_but_config_and_run() -> None:
+    for file in (SOURCE / "reports").rglob("*.py"):
+        for node in ast.parse(file.read_text()).body:  # an import that only types need is deeper
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pfge.lab"):
+                assert (node.module or "").startswith(("pfge.lab.config", "pfge.lab.run")), file
