@@ -16,6 +16,7 @@ from torch import nn
 from pfge import Ensemble
 from pfge.cli.main import main
 from pfge.lab.engine import Engine
+from pfge.lab.evaluation.evaluate import evaluate_on
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
@@ -57,7 +58,7 @@ def measure_given(folder: Path, out: Path, *overrides: str) -> None:
     engine = Engine(experiment.engine)
     session = Session.set_up(experiment, RunFolder(folder), engine, Reporter(quiet=True))
     fresh = session.refresh_batch_norm(session.load_ensemble(folder / "given"), 1, "")
-    found = session.evaluate(fresh, session.splits.test, "", last=2)
+    found = evaluate_on(session, fresh, session.splits.test, "", last=2)
     assert found.last is not None
     measured = {
         "pooled": found.growing[-1],

@@ -36,10 +36,7 @@ def open_session_of(options: argparse.Namespace) -> "Session":
     from pfge.lab.session import Session
 
     experiment = _load_experiment_of(options)
-    engine = Engine(experiment.engine)
-    return Session.set_up(
-        experiment, RunFolder(options.ensemble), engine, Reporter(quiet=not engine.is_first)
-    )
+    return Session.set_up(experiment, RunFolder(options.ensemble), Engine(experiment.engine), Reporter())
 
 
 def _load_experiment_of(options: argparse.Namespace) -> "Experiment":

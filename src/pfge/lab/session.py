@@ -29,9 +29,8 @@ from pfge.lab.data import (
 )
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation.evaluate import Evaluation, evaluate, predict
-from pfge.lab.evaluation.mc_dropout import has_dropout
 from pfge.lab.models import build_model
+from pfge.lab.models.dropout import has_dropout
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.loggers import Log, open_log
 from pfge.lab.run.progress import Reporter
@@ -55,7 +54,8 @@ class Session:
     def set_up(
         cls, experiment: Experiment, folder: RunFolder, engine: Engine, reporter: Reporter
     ) -> "Session":
-        """Load the data of an experiment."""
+        """Load the data of an experiment; progress is shown by the first process only."""
+        reporter = reporter if engine.is_first else Reporter(quiet=True)
         session = cls(experiment, folder, engine, _load_splits(experiment.data), reporter)
         session._require_fitting_model()
         return session
@@ -201,29 +201,34 @@ class Session:
         with torch.random.fork_rng():
             return count_bytes(view_weights(self.build_model()))
 
-    def predict(self, ensemble: Ensemble, data: Images, name: str) -> Iterator[Tensor]:
-        """Yield each member's predictions on a part of the data, and show progress."""
-        with self.reporter.task(name, len(ensemble)) as advance:
-            predictions = predict(ensemble, data, self.in_batches, self.engine)
-            for done, member in enumerate(predictions, 1):
-                yield member
-                advance(done, "")
-
-    def evaluate(self, ensemble: Ensemble, data: Images, name: str, **options: Any) -> Evaluation:
-        """Return what an ensemble is worth on a part of the data; the options are those of `evaluate`."""
-        return evaluate(ensemble, self.predict(ensemble, data, name), data.labels.cpu(), **options)
-
 
 @contextmanager
 def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iterator[Session]:
-    """Set an experiment up in a folder, which is held while the context lasts."""
+    """Set up an experiment in a run folder, which is locked while the context lasts."""
     engine = Engine(experiment.engine)
     folder = RunFolder(path)
     with folder.opened(experiment) if engine.is_first else nullcontext():
         engine.wait_for_all()
-        yield Session.set_up(
-            experiment, folder, engine, reporter if engine.is_first else Reporter(quiet=True)
-        )
+        yield Session.set_up(experiment, folder, engine, reporter)
+
+
+@contextmanager
+def open_run(
+    path: Path, reporter: Reporter, *, overrides: Sequence[str] = (), trust_code: bool = False
+) -> Iterator[Session]:
+    """Set up the experiment of a run folder for work on its ensembles, which one process does.
+
+    Args:
+        path: The run folder, which is locked while the context lasts.
+        reporter: Where progress is shown.
+        overrides: Other settings than the run's, such as `data.root=/data`.
+        trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
+    """
+    folder = RunFolder(path)
+    experiment = folder.load_experiment(overrides, trust_code=trust_code)
+    with folder.opened(experiment):
+        experiment = experiment.on_one_device()
+        yield Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
 
 
 def _load_splits(settings: DataSettings) -> Splits:

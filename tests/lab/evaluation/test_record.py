@@ -10,6 +10,7 @@ from torch import Tensor
 from pfge import Cascade, Ensemble
 from pfge.lab.data import Images
 from pfge.lab.engine import Engine
+from pfge.lab.evaluation.evaluate import evaluate_on
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
@@ -113,7 +114,7 @@ def test_an_ensemble_a_cascade_and_the_lab_pool_by_the_tasks_pool(
     cascade = Cascade(tuple(range(8)), 2.0)
     assert torch.equal(cascade.predict_batches(ensemble, session.in_batches(data)).probabilities, first)
     assert torch.equal(cascade.replay(first.expand(8, -1, -1)).probabilities, first)
-    assert torch.equal(session.evaluate(ensemble, data, "test").pooled.predictions, first)
+    assert torch.equal(evaluate_on(session, ensemble, data, "test").pooled.predictions, first)
 
 
 def test_a_metric_that_a_task_is_given_is_in_every_part_of_a_row(

@@ -1,6 +1,6 @@
 """Measure an ensemble on a data set: pooled, each member alone, and as it grows."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images
-from pfge.lab.engine import Engine
 from pfge.lab.evaluation.pooled_members import PooledMembers
+from pfge.lab.session import Session
 from pfge.metrics.scores import Scores
 
 
@@ -43,26 +43,33 @@ class Evaluation:
     member_temperatures: list[float]
 
 
-def predict(
-    ensemble: Ensemble, data: Images, in_batches: Callable[[Images], Iterable[Any]], engine: Engine
-) -> Iterator[Tensor]:
-    """Yield each member's predictions over a data set.
+def predict(session: Session, ensemble: Ensemble, data: Images, name: str) -> Iterator[Tensor]:
+    """Yield each member's predictions on a part of the data, and show progress.
 
     Every process predicts its part of the data; all get the whole.
 
     Args:
+        session: The experiment.
         ensemble: What predicts, on the engine's device.
-        data: What it is asked about.
-        in_batches: Returns batches of inputs, in order, to be read again and again.
-        engine: Which processes take part.
+        data: The examples.
+        name: What to call this work where progress is shown.
     """
-    number, count = engine.share
+    number, count = session.engine.share
     chosen = torch.arange(number, len(data), count)
-    source = in_batches(data if count == 1 else data.select(chosen))
-    for part in ensemble.predict_each(source):
-        whole = part.new_zeros(len(data), *part.shape[1:])
-        whole[chosen] = part
-        yield engine.sum_over_processes(whole).cpu()
+    source = session.in_batches(data if count == 1 else data.select(chosen))
+    with session.reporter.task(name, len(ensemble)) as advance:
+        for done, part in enumerate(ensemble.predict_each(source), 1):
+            whole = part.new_zeros(len(data), *part.shape[1:])
+            whole[chosen] = part
+            yield session.engine.sum_over_processes(whole).cpu()
+            advance(done, "")
+
+
+def evaluate_on(
+    session: Session, ensemble: Ensemble, data: Images, name: str, **options: Any
+) -> "Evaluation":
+    """Return what an ensemble is worth on a part of the data; the options are those of `evaluate`."""
+    return evaluate(ensemble, predict(session, ensemble, data, name), data.labels.cpu(), **options)
 
 
 def evaluate(

@@ -5,20 +5,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from pfge.ensemble import Ensemble
 from pfge.forward import call_model
 from pfge.lab.data.seeding import derive_seed
+from pfge.lab.models.dropout import dropout_layers
 from pfge.storage.lazy_members import LazyMembers
 from pfge.tasks import Task
 from pfge.tasks.manifest import DEFAULT_TASK
 from pfge.weights import Weights, count_bytes
-
-
-def has_dropout(model: nn.Module) -> bool:
-    """Tell whether a model drops anything."""
-    return any(layer.p > 0 for layer in _dropout_layers(model))
 
 
 def mc_dropout(
@@ -68,13 +63,9 @@ class _Passes:
 
     def forward(self, model: nn.Module, batch: Any) -> Any:
         """Call the model on the next batch of the member."""
-        for layer in _dropout_layers(model):
+        for layer in dropout_layers(model):
             layer.train()
         with torch.random.fork_rng():
             torch.manual_seed(derive_seed(self._seed, "dropped", self._member, self._batch))
             self._batch += 1
             return self._forward(model, batch)
-
-
-def _dropout_layers(model: nn.Module) -> list[_DropoutNd]:
-    return [layer for layer in model.modules() if isinstance(layer, _DropoutNd)]

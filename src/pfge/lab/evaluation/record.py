@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pfge.collectors import Collector
 from pfge.ensemble import Ensemble
-from pfge.lab.evaluation.evaluate import Evaluation, PooledEvaluation
+from pfge.lab.evaluation.evaluate import Evaluation, PooledEvaluation, evaluate_on
 from pfge.lab.run.result_lines import append_row, require_rows
 from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, ComparisonRow
 from pfge.lab.session import Session
@@ -144,7 +144,8 @@ def _evaluate(
     found: dict[str, Evaluation] = {}
     temperatures = None
     for part in sorted(parts, key=lambda part: part != "validation"):
-        found[part] = session.evaluate(
+        found[part] = evaluate_on(
+            session,
             ensemble,
             parts[part],
             f"seed {seed}: {method} on {part}",

@@ -7,6 +7,7 @@ from pfge.ensemble import Ensemble
 from pfge.lab.data import DataError, Images, Splits, evaluation_batches, load_data, take
 from pfge.lab.evaluation.corrupted_images import corrupted
 from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
+from pfge.lab.evaluation.evaluate import predict
 from pfge.lab.evaluation.ood import ood_metrics, ood_scores
 from pfge.lab.evaluation.pooled_members import PooledMembers
 from pfge.lab.run.results import CorruptedInputs, EnsembleEvaluation, Separation, UnknownInputs
@@ -67,7 +68,7 @@ def calibrate(session: Session, ensemble: Ensemble, how: Literal["pooled", "memb
 
 def _pool(session: Session, ensemble: Ensemble, data: Images, name: str) -> PooledMembers:
     pooled = PooledMembers(session.task, ensemble.temperatures.pooled)
-    for member in session.predict(ensemble, data, name):
+    for member in predict(session, ensemble, data, name):
         pooled.add(member)
     return pooled
 

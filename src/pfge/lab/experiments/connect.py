@@ -12,12 +12,11 @@ from pfge.connectivity.curves import Bezier
 from pfge.ensemble import Ensemble
 from pfge.lab.config.schema import ConnectSettings
 from pfge.lab.data.seeding import generator
-from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.result_lines import append_row, require_rows
 from pfge.lab.run.results import ConnectivityRow
-from pfge.lab.session import Session
+from pfge.lab.session import Session, open_run
 from pfge.lab.training.resumable_curve import fit_resumable, trace
 from pfge.methods import METHODS, find_reference, reference_first
 from pfge.storage.checkpoint import save_checkpoint
@@ -64,12 +63,9 @@ def connect(
         pairs: How many adjacent pairs of each ensemble, or all; None is all of PFGE's and as many of FGE's.
         choice_seed: Decides which pairs those are.
     """
-    folder = RunFolder(path)
-    experiment = folder.load_experiment(overrides, trust_code=trust_code)
-    with folder.opened(experiment):
-        _require_same_settings(folder, experiment.connect)
-        experiment = experiment.on_one_device()
-        session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
+    with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
+        experiment = session.experiment
+        _require_same_settings(session.folder, experiment.connect)
         # All are looked at before work goes into any.
         ensembles = {
             (seed, method): _open(session, seed, method)

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images, take
-from pfge.lab.engine import Engine
-from pfge.lab.run.folder import RunFolder
+from pfge.lab.evaluation.evaluate import evaluate_on, predict
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import AdjacentMembers, Diagnosis
-from pfge.lab.session import Session
+from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import Setting, find_reference, schedule_of
 from pfge.metrics.uncertainty import disagreement
@@ -44,18 +43,16 @@ def diagnose(
         overrides: Other settings than the run's, such as `data.root`.
         trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
     """
-    folder = RunFolder(path)
-    experiment = folder.load_experiment(overrides, trust_code=trust_code)
-    session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
     methods = methods or [find_reference().name]
-    wanted = [(seed, method) for seed in experiment.seeds for method in methods]
-    there = [(s, m) for s, m in wanted if (folder.ensemble(s, m) / MANIFEST).exists()]
-    if not there:
-        raise StorageError(
-            f"{path} has no finished ensemble of {', '.join(methods)} yet; run pfge compare --out {path} to "
-            "its end"
-        )
-    return [_diagnose(session, seed, method) for seed, method in there]
+    with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
+        wanted = [(seed, method) for seed in session.experiment.seeds for method in methods]
+        there = [(s, m) for s, m in wanted if (session.folder.ensemble(s, m) / MANIFEST).exists()]
+        if not there:
+            raise StorageError(
+                f"{path} has no finished ensemble of {', '.join(methods)} yet; run pfge compare --out {path} "
+                "to its end"
+            )
+        return [_diagnose(session, seed, method) for seed, method in there]
 
 
 def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
@@ -75,7 +72,7 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
     task, labels = session.task, data.labels.cpu()
     pool, errors, disagreements = task.pool(), [], []
     previous: Tensor | None = None
-    for predictions in session.predict(ensemble, data, f"{name}, {judged_on}"):
+    for predictions in predict(session, ensemble, data, f"{name}, {judged_on}"):
         pool.add(predictions)
         errors.append(share_of_errors(task, predictions, labels))
         if previous is not None:
@@ -117,7 +114,7 @@ def share_of_errors(task: Task, predictions: Tensor, targets: Tensor) -> float:
 
 
 def _losses(session: Session, ensemble: Ensemble, data: Images, name: str) -> list[float]:
-    return [member["nll"] for member in session.evaluate(ensemble, data, name).members]
+    return [member["nll"] for member in evaluate_on(session, ensemble, data, name).members]
 
 
 def _middles(session: Session, seed: int, ensemble: Ensemble, data: Images, name: str) -> list[float]:

@@ -11,12 +11,11 @@ from pfge.cascade.fitting import fit_to_answers
 from pfge.compression.formats import formats_of
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images
-from pfge.lab.engine import Engine
-from pfge.lab.run.folder import RunFolder
+from pfge.lab.evaluation.evaluate import predict
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.result_lines import append_row, require_rows
 from pfge.lab.run.results import ComparisonRow, FormatRow, expected_rows
-from pfge.lab.session import Session
+from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, START, base_of, is_starred
 from pfge.storage.files import StorageError
@@ -42,25 +41,21 @@ def measure_formats(
         overrides: Other settings than the run's, such as `data.root`.
         trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
     """
-    folder = RunFolder(path)
-    experiment = folder.load_experiment(overrides, trust_code=trust_code)
-    with folder.opened(experiment):
-        experiment = experiment.on_one_device()
+    with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
         # A file that cannot be continued is refused before work goes into it.
-        require_rows(folder.formats, FormatRow)
-        session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
+        require_rows(session.folder.formats, FormatRow)
         if not len(session.splits.validation):
             reporter.say(
                 "no cascades: what they stop at is found on validation data, and this run has none "
                 "(data.validation, or data.halve_test)"
             )
         # All are looked at before work goes into any.
-        ensembles = {seed: dict(_ensembles(session, seed)) for seed in experiment.seeds}
+        ensembles = {seed: dict(_ensembles(session, seed)) for seed in session.experiment.seeds}
         for seed, of_seed in ensembles.items():
             # Most of them are there long before the largest is.
             for method, ensemble in sorted(of_seed.items(), key=lambda item: len(item[1])):
                 _measure_ensemble(session, seed, method, ensemble)
-        return require_rows(folder.formats, FormatRow)
+        return require_rows(session.folder.formats, FormatRow)
 
 
 def _ensembles(session: Session, seed: int) -> Iterator[tuple[str, Ensemble]]:
@@ -143,7 +138,7 @@ def _predict(task: Task, answers: Tensor, cascade: Cascade | None) -> tuple[Tens
 
 def _answers(session: Session, ensemble: Ensemble, data: Images, name: str) -> Tensor:
     """Return all members' probabilities, [K, N, C]: each predicts once, and a cascade is worked out."""
-    return torch.stack(list(session.predict(ensemble, data, name)))
+    return torch.stack(list(predict(session, ensemble, data, name)))
 
 
 def _fit(session: Session, ensemble: Ensemble, name: str) -> Cascade:

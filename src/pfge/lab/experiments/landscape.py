@@ -9,11 +9,10 @@ from pfge.connectivity.curves import Bezier
 from pfge.connectivity.plane import Plane
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import Images, take
-from pfge.lab.engine import Engine
-from pfge.lab.run.folder import RunFolder
+from pfge.lab.evaluation.evaluate import evaluate_on
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import Landscape, Place, Quantity
-from pfge.lab.session import Session
+from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, Method, find_reference
 from pfge.storage.checkpoint import load_checkpoint
@@ -55,19 +54,19 @@ def make_landscape(
     """
     if grid < 2:
         raise ConfigError(f"grid must be at least 2 points a side, got {grid}")
-    folder = RunFolder(path)
-    experiment = folder.load_experiment(overrides, trust_code=trust_code)
-    seed = experiment.seeds[0] if seed is None else seed
-    session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
-    pfge = _members(session, seed, find_reference().name)
-    if len(set(members)) != 3 or not all(1 <= number <= len(pfge) for number in members):
-        raise ConfigError(f"members must be three different ones of 1 to {len(pfge)}, got {list(members)}")
-    first, second, third = (pfge[number - 1] for number in members)
-    plane = Plane((first, second, third), trained=trained_names(session.build_model()))
-    marks = _find_marks(session, seed, plane, pfge)
-    xs, ys = _axes([plane.coordinates(p) for p in (first, second, third)], marks, grid)
-    points = LazyMembers(grid * grid, lambda i: plane.at(xs[i % grid], ys[i // grid]))
-    found = _measure(session, seed, points, quantity, images)
+    with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
+        seed = session.experiment.seeds[0] if seed is None else seed
+        pfge = _members(session, seed, find_reference().name)
+        if len(set(members)) != 3 or not all(1 <= number <= len(pfge) for number in members):
+            raise ConfigError(
+                f"members must be three different ones of 1 to {len(pfge)}, got {list(members)}"
+            )
+        first, second, third = (pfge[number - 1] for number in members)
+        plane = Plane((first, second, third), trained=trained_names(session.build_model()))
+        marks = _find_marks(session, seed, plane, pfge)
+        xs, ys = _axes([plane.coordinates(p) for p in (first, second, third)], marks, grid)
+        points = LazyMembers(grid * grid, lambda i: plane.at(xs[i % grid], ys[i // grid]))
+        found = _measure(session, seed, points, quantity, images)
     return Landscape(
         seed=seed,
         members=(members[0], members[1], members[2]),
@@ -148,7 +147,7 @@ def _measure(
     data = take(data, min(images, len(data)), seed, part="the data")
     raw = session.make_ensemble(points)
     fresh = session.refresh_batch_norm(raw, seed, "BatchNorm of the grid", images=images)
-    found = session.evaluate(fresh, data, f"{quantity} on the grid").members
+    found = evaluate_on(session, fresh, data, f"{quantity} on the grid").members
     if quantity == "train_loss":
         return [member["nll"] for member in found]
     return [1 - member["accuracy"] for member in found]

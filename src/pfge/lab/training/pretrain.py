@@ -6,6 +6,7 @@ from torch import nn
 
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.data.seeding import derive_seed
+from pfge.lab.evaluation.evaluate import evaluate_on
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import StartWeights
 from pfge.lab.session import Session, make_sgd, open_session
@@ -63,7 +64,7 @@ def _find_and_measure(session: Session, seed: int) -> StartWeights:
     # What a run that was stopped would continue from has served its purpose.
     session.engine.first_does(lambda: (session.folder.of_seed(seed) / CHECKPOINT).unlink(missing_ok=True))
     measured = {
-        part: session.evaluate(ensemble, data, f"seed {seed}: w0 on {part}").growing[-1]
+        part: evaluate_on(session, ensemble, data, f"seed {seed}: w0 on {part}").growing[-1]
         for part, data in session.splits.for_evaluation().items()
     }
     return StartWeights(seed, session.folder.w0(seed), measured)
