@@ -1,6 +1,7 @@
 """An ensemble's metrics on a data set, against predictions made by hand."""
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pfge.lab.config.schema import EngineSettings
 from pfge.lab.data import ImageSet, Normalization, evaluation_batches
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation.evaluate import Evaluation, evaluate, predict
+from pfge.lab.run.progress import Reporter
 from pfge.metrics import Scores, disagreement, mutual_information
 from pfge.tasks import Classification
 from pfge.weights import view_weights
@@ -72,6 +74,11 @@ def ece_by_hand(probabilities: Tensor, labels: Tensor) -> float:
     return error
 
 
+def session_on(engine: Any, in_batches: Any) -> Any:
+    """Return what predicting needs of a session."""
+    return SimpleNamespace(engine=engine, in_batches=in_batches, reporter=Reporter(quiet=True))
+
+
 def evaluated(
     members: list[Weights] = MEMBERS, batch_size: int = 10, channels_last: bool = False, **options: Any
 ) -> Evaluation:
@@ -80,7 +87,7 @@ def evaluated(
     in_batches = partial(
         evaluation_batches, normalization=NORMALIZATION, batch_size=batch_size, channels_last=channels_last
     )
-    predictions = predict(ensemble, DATA, in_batches, engine)
+    predictions = predict(session_on(engine, in_batches), ensemble, DATA, "")
     return evaluate(ensemble, predictions, options.pop("targets", DATA.labels), **options)
 
 
@@ -201,8 +208,7 @@ def test_the_parts_of_all_processes_make_up_the_predictions_of_one(count: int) -
     engines = [OneOf(number, count, each) for number in range(count)]
     in_batches = partial(evaluation_batches, normalization=NORMALIZATION, batch_size=10)
     found = [
-        list(predict(Ensemble(MEMBERS, Net), DATA, in_batches, engine))  # type: ignore[arg-type]
-        for engine in engines
+        list(predict(session_on(engine, in_batches), Ensemble(MEMBERS, Net), DATA, "")) for engine in engines
     ]
     for index, expected in enumerate(each):
         parts = torch.stack([engine.parts[index] for engine in engines])
