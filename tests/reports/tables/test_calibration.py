@@ -46,3 +46,13 @@ def test_results_without_temperatures_have_no_row() -> None:
 
 def test_a_part_without_temperatures_has_no_table() -> None:
     assert calibration_table([row(1, 0.3, 1.5)], "validation") is None
+
+
+def test_the_temperature_is_that_of_the_seeds_that_have_the_part() -> None:
+    first, second = row(1, 0.30, 1.5).to_json(), row(2, 0.32, 1.7).to_json()
+    for measured in (second, second["calibrated"], second["calibrated_members"]):
+        measured["validation"] = measured["test"]
+    first["validation"] = first["test"]  # measured, but without temperatures on this part
+    table = calibration_table([ComparisonRow.from_json(found) for found in (first, second)], "validation")
+    assert table is not None
+    assert texts(table)[0][:3] == ["PFGE", "1.700", "0.3200"]

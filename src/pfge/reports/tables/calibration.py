@@ -13,21 +13,21 @@ def calibration_table(rows: Sequence[ComparisonRow], part: str = "test") -> Tabl
     metrics = [metric for metric in main_metrics() if metric.uses_confidence]
     found = []
     for method, of_method in by_method(rows).items():
-        # As predicted, at the temperature of the mean, and at those of the members.
-        kinds = [
-            (row.metrics[part], row.calibrated.metrics[part], row.calibrated_members.metrics[part])
+        # The temperature, and the metrics as predicted, at it, and at the members' own.
+        fitted = [
+            (at.temperature, row.metrics[part], at.metrics[part], at_members.metrics[part])
             for row in of_method
-            if row.calibrated
-            and row.calibrated_members
-            and part in row.calibrated.metrics.keys() & row.calibrated_members.metrics.keys()
+            if (at := row.calibrated)
+            and (at_members := row.calibrated_members)
+            and part in at.metrics.keys() & at_members.metrics.keys()
         ]
-        if not kinds:
+        if not fitted:
             continue
-        temperatures = [row.calibrated.temperature for row in of_method if row.calibrated]
+        temperatures, *kinds = zip(*fitted, strict=True)
         numbers = [
             Number.of_metric(metric, Estimate.of([measured[metric.name] for measured in kind]))
             for metric in metrics
-            for kind in zip(*kinds, strict=True)
+            for kind in kinds
         ]
         found.append(method_row(method, Number.of(Estimate.of(temperatures), 3), *numbers))
     if not found:

@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from pfge.methods import style_of
 from pfge.reports.tables.cells import Cell, Number, Text
-from pfge.tasks import Metric
 
-BEST: Final = object()
-"""Stands in notes for what the best number of a column is marked by, which differs between renderers."""
+
+class BestMark:
+    """Stands in notes for what marks the best number of a column, which differs between renderers."""
+
+
+BEST = BestMark()
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,6 @@ class Column:
     head: str
     name: str = ""
     align: Literal["left", "right"] = "right"
-
-    @classmethod
-    def of_metric(cls, metric: Metric) -> "Column":
-        """Return the column of a metric."""
-        return cls(metric.head)
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Table:
     title: str
     columns: Sequence[Column]
     rows: Sequence[Row]
-    notes: Sequence[object] = ()
+    notes: Sequence[str | BestMark] = ()
     subject: str = ""
 
     def __post_init__(self) -> None:
@@ -81,7 +79,7 @@ class Table:
 
     def note(self, best: str) -> str:
         """Return the notes as a text, with a renderer's words for what marks the best number."""
-        return "; ".join(best if part is BEST else str(part) for part in self.notes)
+        return "; ".join(best if isinstance(part, BestMark) else part for part in self.notes)
 
 
 def columns(first: str, *others: str) -> list[Column]:
