@@ -1,36 +1,112 @@
-"""What the README and the examples show is what happens."""
+"""What the README, the pages in docs/ and the examples show is what happens."""
 
 import re
 import runpy
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 import pfge
+from pfge.cli.main import COMMANDS, main
 from tests.toys import make_batch, make_mlp, make_sgd
 
 ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCUMENTS = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md"))]
+DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
 
 
-def test_the_readme_example_runs_in_a_users_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
+def read_blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document.read_text(), re.DOTALL)
+
+
+def users_names() -> dict[str, Any]:
+    """The names that the pages take for granted: a model, its loop, its data and an ensemble of it."""
     model = make_mlp()
-    batches = [make_batch(i) for i in range(400)]
-    names = {
+    batches = [make_batch(i) for i in range(800)]
+    trained = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    members = [
+        {name: tensor * (1 + k / 100) if "weight" in name else tensor for name, tensor in trained.items()}
+        for k in range(4)
+    ]
+    return {
         "model": model,
         "optimizer": make_sgd(model),
         "batches": batches,
         "cross_entropy": cross_entropy,
         "make_model": make_mlp,
         "train_loader": batches[:5],
+        "validation_loader": batches[5:10],
         "test_loader": batches[:3],
+        "ensemble": pfge.Ensemble(members, make_mlp),
     }
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if read_blocks(d, "python")], ids=lambda d: d.stem)
+def test_the_code_of_a_page_runs(
+    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = users_names()
+    for number, code in enumerate(read_blocks(document, "python"), 1):
+        exec(compile(code, f"{document.name}, block {number}", "exec"), names)
+    if "probabilities" in names:
+        assert names["probabilities"].shape == (48, 3)
+    capsys.readouterr()
+
+
+def test_the_readme_makes_an_ensemble_and_compresses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = users_names()
+    (code,) = read_blocks(README, "python")
     exec(compile(code, "README.md", "exec"), names)
-    assert names["probabilities"].shape == (48, 3)  # type: ignore[attr-defined]
-    assert len(pfge.Ensemble.load(tmp_path / "my-ensemble", make_mlp)) == 2
+    assert len(names["ensemble"]) == 4
+    assert len(pfge.Ensemble.load(tmp_path / "my-ensemble", make_mlp)) == 4
+    assert names["small"].nbytes < names["ensemble"].nbytes
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.stem)
+def test_the_commands_of_a_page_are_understood(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in COMMANDS:
+        monkeypatch.setattr(command, "run", lambda _: 0)
+    for block in read_blocks(document, "bash"):
+        for line in block.splitlines():
+            program, *arguments = shlex.split(line, comments=True) or [""]
+            if program == "pfge":
+                assert main(arguments) == 0, line
+
+
+def test_a_page_lists_every_command() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    listed = re.findall(r"^\| `pfge (\S+)` \|", page, re.MULTILINE)
+    assert listed == [command.__name__.rpartition(".")[2] for command in COMMANDS]
+    assert "--trust-code" in page
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) < 120
+
+
+def test_the_picture_of_the_readme_shows_the_results() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "draw_memory.py"))
+    points = script["read_points"]((ROOT / "docs" / "results.md").read_text())
+    assert points["PFGE", "float32"] == (4, 91.52, 0.3209)
+    assert points["PFGE", "int8 base + 3 bits"] == (0.671, 91.52, 0.3211)
+    drawn = script["to_svg"](script["draw"](points))
+    assert _numbers_and_words(drawn) == _numbers_and_words((ROOT / "docs" / "memory.svg").read_text())
+
+
+def _numbers_and_words(svg: str) -> list[str | float]:
+    """Return what a picture shows: its texts, and its coordinates rounded, as fonts may differ a little."""
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    places = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', svg)
+    return [*texts, *(round(float(number) / 5) for place in places for number in place)]
 
 
 def test_the_example_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,10 +125,10 @@ def test_the_example_needs_one_import_three_constructors_and_two_calls() -> None
     assert sum("trajectory." in line for line in loop) == 2
 
 
-def test_documents_link_to_files_that_exist() -> None:
-    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.stem)
+def test_a_page_links_to_files_that_exist(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
 def test_the_version_is_the_same_everywhere() -> None:
