@@ -3,7 +3,7 @@
     python -m benchmarks.throughput [--quick]
 
 Three loops take turns in one run, a block of steps each; ratios are medians over rounds.
-- plain: contiguous memory, eager, a DataLoader whose 2 workers crop, flip and normalise image by image, as
+- plain: contiguous memory, eager, a DataLoader whose 2 workers crop, flip and normalize image by image, as
   the reference programs do; in a process of its own, since the lab changes how its process keeps memory.
   Batches that its workers made while the others had their turn are used up before its time starts.
 - lab: what `pfge compare` runs with channels-last memory and torch.compile, PFGE collecting at c = 10.

@@ -30,7 +30,7 @@ def random_logits(seed: int = 0, examples: int = 300, classes: int = 5) -> tuple
 
 @pytest.mark.parametrize(("gap", "right"), [(3.0, 80), (0.2, 80), (40.0, 51), (0.01, 99), (300.0, 60)])
 def test_two_classes_with_one_gap_have_a_closed_form(gap: float, right: int) -> None:
-    """The accuracy a is the probability of the favoured class when gap / T = log(a / (1 - a))."""
+    """The accuracy a is the probability of the favored class when gap / T = log(a / (1 - a))."""
     logits = torch.tensor([[gap, 0.0]], dtype=torch.float64).repeat(100, 1)
     targets = (torch.arange(100) >= right).long()
     expected = gap / math.log(right / (100 - right))

@@ -167,7 +167,7 @@ def test_a_members_temperature_divides_its_logits() -> None:
 
 
 @pytest.mark.parametrize("each", [False, True])
-def test_calibrating_minimises_nll_on_the_given_examples(each: bool) -> None:
+def test_calibrating_minimizes_nll_on_the_given_examples(each: bool) -> None:
     raw = Ensemble(make_members(), make_mlp)
     fitted = raw.calibrated([X], TARGETS, each=each)
 

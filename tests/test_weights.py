@@ -88,7 +88,7 @@ def test_integer_boolean_and_named_tensors_take_the_new_value() -> None:
 
 
 def test_bf16_is_averaged_in_float32() -> None:
-    # 1 and 1 + 1/128 are neighbours in bf16: their mean exists only in a wider type.
+    # 1 and 1 + 1/128 are neighbors in bf16: their mean exists only in a wider type.
     low, high = torch.tensor(1.0).bfloat16(), torch.tensor(1 + 1 / 128).bfloat16()
     mean = accumulator({"w": low})
     average_into(mean, {"w": high}, 1)

@@ -26,7 +26,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def digits(tmp_path: Path) -> list[Path]:
-    """Three test images as files: grey, in colour, and twice as large."""
+    """Three test images as files: gray, in color, and twice as large."""
     images = load_data("digits").test
     assert isinstance(images, ImageSet)
     files = [tmp_path / f"{number}.png" for number in range(3)]

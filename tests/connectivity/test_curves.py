@@ -99,7 +99,7 @@ def test_without_bends_a_curve_is_interpolation(kind: type[Curve]) -> None:
 
 
 def test_bf16_points_are_computed_in_float32() -> None:
-    # 1 and 1 + 1/128 are neighbours in bf16; a bend half way exists only in a wider type.
+    # 1 and 1 + 1/128 are neighbors in bf16; a bend half way exists only in a wider type.
     start, end = {"w": torch.tensor(1.0).bfloat16()}, {"w": torch.tensor(1 + 1 / 128).bfloat16()}
     curve = Bezier(start, end)
     assert curve.bends[0]["w"].dtype == torch.float32

@@ -266,7 +266,7 @@ def test_every_bend_moves_and_no_end_does(build: Callable[[int], nn.Module]) -> 
     fit(curve, build(2), loss_in_its_type)
     for name, tensor in curve.bends[0].items():
         assert tensor.isfinite().all(), name
-        # what BatchNorm centres has no gradient in the bias before it
+        # what BatchNorm centers has no gradient in the bias before it
         assert name in ("0.bias", "1.bias") or not torch.equal(tensor, before[name]), name
     assert_same_weights(curve.at(0), start)
     assert_same_weights(curve.at(1), end)

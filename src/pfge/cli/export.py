@@ -20,7 +20,7 @@ def add_parser(commands: "SubParsers") -> None:
     parser = commands.add_parser(
         "export",
         help="write an ensemble as one file for ONNX Runtime or torch.export",
-        description="Write the whole ensemble as one file that maps normalised images to probabilities, at "
+        description="Write the whole ensemble as one file that maps normalized images to probabilities, at "
         "its temperatures, for batches of any size; packed members stay packed. The file is checked "
         f"before it gets its name. {WHERE_FROM}",
     )

@@ -19,7 +19,7 @@ def pictures(tmp_path: Path) -> StreamedPictures:
 
 
 def in_memory(pictures: StreamedPictures) -> ImageSet:
-    """The same pictures, their pixels taken back out of normalised inputs."""
+    """The same pictures, their pixels taken back out of normalized inputs."""
     ((inputs, labels),) = evaluation_batches(pictures, IMAGENET_NORMALIZATION, batch_size=100)
     mean, std = (
         torch.tensor(values).view(3, 1, 1)

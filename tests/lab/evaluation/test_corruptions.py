@@ -15,18 +15,18 @@ every_corruption = pytest.mark.parametrize("name", CORRUPTIONS)
 
 
 def smooth_images(count: int = 4, channels: int = 3, size: int = 32) -> Tensor:
-    """Random images whose neighbouring pixels are alike, as in photographs, from 40 to 215."""
+    """Random images whose neighboring pixels are alike, as in photographs, from 40 to 215."""
     noise = np.random.default_rng(0).normal(size=(count, channels, size, size))
     waves = gaussian_filter(noise, sigma=(0, 0, 2, 2), mode="wrap")
     low, high = waves.min(), waves.max()
     return torch.from_numpy((40 + 175 * (waves - low) / (high - low)).astype(np.uint8))
 
 
-def grey(rows: list[list[int]]) -> Tensor:
+def gray(rows: list[list[int]]) -> Tensor:
     return torch.tensor(rows, dtype=torch.uint8)[None, None]
 
 
-def colour(red: int, green: int, blue: int) -> Tensor:
+def color(red: int, green: int, blue: int) -> Tensor:
     return torch.tensor([red, green, blue], dtype=torch.uint8).view(1, 3, 1, 1)
 
 
@@ -36,22 +36,22 @@ def mean_squared_error(first: Tensor, second: Tensor) -> float:
 
 def test_brightness_scales_a_colour_so_that_its_largest_channel_has_the_added_value() -> None:
     # Value 100 becomes 100 + 0.2 * 255 = 151, and the other channels grow by the same factor of 1.51.
-    assert torch.equal(corrupt(colour(100, 50, 0), "brightness", 4, seed=0), colour(151, 76, 0))
+    assert torch.equal(corrupt(color(100, 50, 0), "brightness", 4, seed=0), color(151, 76, 0))
     # 220 + 0.3 * 255 is over 255: a factor of 255 / 220, so 100 becomes 115.9.
-    assert torch.equal(corrupt(colour(220, 100, 220), "brightness", 5, seed=0), colour(255, 116, 255))
+    assert torch.equal(corrupt(color(220, 100, 220), "brightness", 5, seed=0), color(255, 116, 255))
 
 
 def test_brightness_makes_black_grey() -> None:
     # 0.15 * 255 = 38.25
-    assert torch.equal(corrupt(colour(0, 0, 0), "brightness", 3, seed=0), colour(38, 38, 38))
-    assert corrupt(grey([[0, 200], [250, 10]]), "brightness", 3, seed=0).tolist() == [
+    assert torch.equal(corrupt(color(0, 0, 0), "brightness", 3, seed=0), color(38, 38, 38))
+    assert corrupt(gray([[0, 200], [250, 10]]), "brightness", 3, seed=0).tolist() == [
         [[[38, 238], [255, 48]]]
     ]
 
 
 def test_contrast_draws_each_channel_towards_its_own_mean() -> None:
     # The mean is 100 and half of each distance stays.
-    image = grey([[0, 200], [80, 120]])
+    image = gray([[0, 200], [80, 120]])
     assert corrupt(image, "contrast", 2, seed=0).tolist() == [[[[50, 150], [90, 110]]]]
     # Another channel, of mean 10, and another image, of mean 250, have their own.
     constant = torch.full_like(image, 10)
@@ -61,13 +61,13 @@ def test_contrast_draws_each_channel_towards_its_own_mean() -> None:
 
 def test_pixelation_replaces_pixels_by_the_mean_of_their_cell() -> None:
     # 0.65 * 4 pixels are 2 cells a side.
-    image = grey([[0, 4, 10, 10], [8, 12, 10, 14], [100, 100, 1, 2], [100, 100, 3, 6]])
+    image = gray([[0, 4, 10, 10], [8, 12, 10, 14], [100, 100, 1, 2], [100, 100, 3, 6]])
     expected = [[6, 6, 11, 11], [6, 6, 11, 11], [100, 100, 3, 3], [100, 100, 3, 3]]
     assert corrupt(image, "pixelation", 5, seed=0)[0, 0].tolist() == expected
 
 
 @pytest.mark.parametrize("strength", STRENGTHS)
-# Even sizes: in odd ones a pixel's centre can lie on the border of two cells, and Pillow takes it into the
+# Even sizes: in odd ones a pixel's center can lie on the border of two cells, and Pillow takes it into the
 # mean of one and shows it in the other.
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (28, 40), (48, 224)])
 def test_pixelation_agrees_with_pillow_resizing_down_and_up(strength: int, height: int, width: int) -> None:

@@ -131,7 +131,7 @@ def test_members_are_also_pooled_each_at_its_own_temperature() -> None:
     torch.testing.assert_close(found.pooled.predictions, pooled.double(), rtol=1e-5, atol=1e-6)
 
 
-def test_fitted_temperatures_are_those_that_minimise_each_members_own_nll() -> None:
+def test_fitted_temperatures_are_those_that_minimize_each_members_own_nll() -> None:
     chosen = (torch.arange(len(DATA)) % 4 == 0).long()  # mostly what it predicts, and not always
     for weights in MEMBERS:
         targets = by_hand(weights).topk(2).indices[torch.arange(len(DATA)), chosen]

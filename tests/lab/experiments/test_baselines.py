@@ -207,9 +207,9 @@ def test_the_mean_over_many_passes_of_a_linear_layer_is_near_the_model() -> None
     ensemble, model = make_mc_dropout(samples=400, rate=0.2)
     with torch.no_grad():
         logits = model(X)
-    centred = logits - logits.mean(dim=1, keepdim=True)
+    centered = logits - logits.mean(dim=1, keepdim=True)
     mean = ensemble.predict_members(X).log().mean(0)
-    error = mean - mean.mean(dim=1, keepdim=True) - centred
+    error = mean - mean.mean(dim=1, keepdim=True) - centered
     assert error.abs().mean() < 0.05
 
 

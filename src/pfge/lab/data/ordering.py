@@ -18,13 +18,13 @@ def count_batches(images: int, batch_size: int) -> int:
 
 
 class EpochOrder:
-    """Cuts a fresh permutation of all images into batches, epoch after epoch.
+    """Cut a fresh permutation of all images into batches, epoch after epoch.
 
     Args:
-        images: the number of images.
-        batch_size: images in a batch, over all processes.
-        seed: decides the permutations, together with the epoch.
-        share: which part of every batch is for this process, and the number of parts.
+        images: The number of images.
+        batch_size: Images in a batch, over all processes.
+        seed: Decides the permutations, together with the epoch.
+        share: Which part of every batch is for this process, and the number of parts.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class EpochOrder:
         self._permutation = torch.empty(0, dtype=torch.int64)
 
     def at(self, iteration: int) -> Tensor:
-        """Returns the indices of this process's images at an iteration, counted from 1."""
+        """Return the indices of this process's images at an iteration, counted from 1."""
         epoch, start = self._locate(iteration)
         return self.share_of(self.permutation(epoch)[start : start + self.batch_size])
 
     def share_of(self, values: Tensor) -> Tensor:
-        """Returns this process's part of one value for each image of a batch."""
+        """Return this process's part of one value for each image of a batch."""
         part, parts = self._share
         return values[part::parts]
 
     def permutation(self, epoch: int) -> Tensor:
-        """Returns the order of all images in an epoch, counted from 0."""
+        """Return the order of all images in an epoch, counted from 0."""
         if epoch != self._epoch:
             self._permutation = torch.randperm(self._images, generator=generator(self._seed, "order", epoch))
             self._epoch = epoch

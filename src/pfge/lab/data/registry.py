@@ -19,7 +19,7 @@ from pfge.lab.user_functions import import_function
 
 
 def default_root() -> Path:
-    """Returns the folder that holds data sets: `$PFGE_DATA`, or `~/.cache/pfge`."""
+    """Return the folder that holds data sets: `$PFGE_DATA`, or `~/.cache/pfge`."""
     return Path(os.environ.get("PFGE_DATA") or Path.home() / ".cache" / "pfge")
 
 
@@ -34,20 +34,20 @@ def load_data(
     normalization: Normalization | None = None,
     image_size: int | None = None,
 ) -> Splits:
-    """Returns a data set split into training, validation and test.
+    """Return a data set split into training, validation and test.
 
     Args:
-        name: a built-in name; `folder:PATH` or `stream:PATH` for folders of class folders, read into
+        name: A built-in name; `folder:PATH` or `stream:PATH` for folders of class folders, read into
             memory or in each epoch anew; or `package.module:function` for a function without
             arguments that returns `Splits`.
-        root: the folder that holds the data sets; `default_root()` if None.
-        validation: the number of validation images (int) or their share (float), taken out of the
+        root: The folder that holds the data sets; `default_root()` if None.
+        validation: The number of validation images (int) or their share (float), taken out of the
             training data. Data that comes with a validation part keeps its own.
-        seed: decides which images are for validation.
-        download: whether files that are missing may be fetched.
-        verify: whether files must have their published md5.
-        normalization: replaces the data set's own, for weights trained with another.
-        image_size: height and width of pictures from folders; 32 in memory and 224 streamed if None.
+        seed: Decides which images are for validation.
+        download: Whether files that are missing may be fetched.
+        verify: Whether files must have their published md5.
+        normalization: Replaces the data set's own, for weights trained with another.
+        image_size: Height and width of pictures from folders; 32 in memory and 224 streamed if None.
     """
     folder = named_folder(name)
     if name in _BUILT_IN:

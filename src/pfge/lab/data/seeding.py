@@ -6,7 +6,7 @@ import torch
 
 
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
-    """Returns a seed that depends on the arguments alone.
+    """Return a seed that depends on the arguments alone.
 
     They are hashed because torch keeps only 32 bits of a seed: sums such as `seed + epoch` would give
     different seeds the same epochs.
@@ -16,5 +16,5 @@ def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
 
 
 def generator(seed: int, purpose: str, *numbers: int) -> torch.Generator:
-    """Returns a fresh CPU generator that depends on the arguments alone."""
+    """Return a fresh CPU generator that depends on the arguments alone."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, *numbers))

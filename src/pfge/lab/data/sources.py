@@ -21,7 +21,7 @@ class TrainingSource(Protocol):
         """The number of batches in an epoch."""
 
     def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[Batch]:
-        """Yields the batches of the iterations after `iteration`, or every n-th of them, without end."""
+        """Yield the batches of the iterations after `iteration`, or every n-th of them, without end."""
 
 
 class EvaluationSource(Protocol):
@@ -32,7 +32,7 @@ class EvaluationSource(Protocol):
     def __iter__(self) -> Iterator[Batch]: ...
 
 
-class Labelled(Protocol):
+class Labeled(Protocol):
     """Items with class labels of which some can be selected."""
 
     @property
@@ -46,10 +46,10 @@ class Labelled(Protocol):
     def __len__(self) -> int: ...
 
     def select(self, indices: Tensor | Sequence[int]) -> Self:
-        """Returns the items at `indices`, in that order."""
+        """Return the items at `indices`, in that order."""
 
 
-class StreamedImages(Labelled, Protocol):
+class StreamedImages(Labeled, Protocol):
     """Images too many for memory, which therefore make their own batches."""
 
     def training_batches(
@@ -63,7 +63,7 @@ class StreamedImages(Labelled, Protocol):
         device: torch.device | str = "cpu",
         channels_last: bool = False,
     ) -> TrainingSource:
-        """Returns shuffled, augmented batches."""
+        """Return shuffled, augmented batches."""
 
     def evaluation_batches(
         self,
@@ -74,7 +74,7 @@ class StreamedImages(Labelled, Protocol):
         device: torch.device | str = "cpu",
         channels_last: bool = False,
     ) -> EvaluationSource:
-        """Returns batches for evaluation."""
+        """Return batches for evaluation."""
 
 
 Images: TypeAlias = ImageSet | StreamedImages
@@ -94,18 +94,18 @@ def training_batches(
     device: torch.device | str = "cpu",
     channels_last: bool = False,
 ) -> TrainingSource:
-    """Returns training batches of any data.
+    """Return training batches of any data.
 
     Args:
-        data: images in memory or streamed.
-        normalization: turns pixels into inputs.
-        batch_size: images in a batch, over all processes.
-        seed: decides order and augmentation.
-        augmentation: for images in memory; streamed ones have a random resized crop and a flip.
-        share: which part of every batch is for this process, and the number of parts.
-        workers: processes that read streamed images.
-        device: where the batches are to be.
-        channels_last: whether the batches have the channels-last memory format.
+        data: Images in memory or streamed.
+        normalization: Turns pixels into inputs.
+        batch_size: Images in a batch, over all processes.
+        seed: Decides order and augmentation.
+        augmentation: For images in memory; streamed ones have a random resized crop and a flip.
+        share: Which part of every batch is for this process, and the number of parts.
+        workers: Processes that read streamed images.
+        device: Where the batches are to be.
+        channels_last: Whether the batches have the channels-last memory format.
     """
     if isinstance(data, ImageSet):
         return TrainingBatches(
@@ -137,7 +137,7 @@ def evaluation_batches(
     device: torch.device | str = "cpu",
     channels_last: bool = False,
 ) -> EvaluationSource:
-    """Returns evaluation batches of any data; the arguments are those of `training_batches`."""
+    """Return evaluation batches of any data; the arguments are those of `training_batches`."""
     if isinstance(data, ImageSet):
         return EvaluationBatches(
             data.to(device), normalization, batch_size=batch_size, channels_last=channels_last

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from pfge.lab.data.in_memory.image_set import DataError, Normalization
 from pfge.lab.data.seeding import generator
-from pfge.lab.data.sources import Images, Labelled
+from pfge.lab.data.sources import Images, Labeled
 
-AnyLabelled = TypeVar("AnyLabelled", bound=Labelled)
+AnyLabeled = TypeVar("AnyLabeled", bound=Labeled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Splits:
                 )
 
     def for_evaluation(self) -> dict[str, Images]:
-        """Returns the parts that an ensemble is measured on, by name, without empty ones."""
+        """Return the parts that an ensemble is measured on, by name, without empty ones."""
         parts = {"test": self.test, "validation": self.validation}
         return {name: part for name, part in parts.items() if len(part)}
 
@@ -40,15 +40,15 @@ class Splits:
 def split(
     full_train: Images, test: Images, normalization: Normalization, *, validation: int | float, seed: int
 ) -> Splits:
-    """Returns splits whose validation part is taken out of the training data, class by class.
+    """Return splits whose validation part is taken out of the training data, class by class.
 
     Args:
-        full_train: all training data.
-        test: test data, left as it is.
-        normalization: turns pixels into inputs.
-        validation: the number of validation images (int) or their share of `full_train` (float);
+        full_train: All training data.
+        test: Test data, left as it is.
+        normalization: Turns pixels into inputs.
+        validation: The number of validation images (int) or their share of `full_train` (float);
             may be 0.
-        seed: decides which images these are; the same seed always takes the same ones.
+        seed: Decides which images these are; the same seed always takes the same ones.
     """
     total = len(full_train)
     wanted = validation if isinstance(validation, int) else round(validation * total)
@@ -63,8 +63,8 @@ def split(
     return Splits(full_train.select(rest), full_train.select(held_out), test, normalization)
 
 
-def halve_test(test: AnyLabelled, seed: int) -> tuple[AnyLabelled, AnyLabelled]:
-    """Returns two fixed halves of a test set, class by class: validation and test.
+def halve_test(test: AnyLabeled, seed: int) -> tuple[AnyLabeled, AnyLabeled]:
+    """Return two fixed halves of a test set, class by class: validation and test.
 
     For start weights that have already seen all training data, where no honest validation part is
     left in it.
@@ -73,14 +73,14 @@ def halve_test(test: AnyLabelled, seed: int) -> tuple[AnyLabelled, AnyLabelled]:
     return test.select(first), test.select(second)
 
 
-def take(data: AnyLabelled, count: int, seed: int, *, part: str) -> AnyLabelled:
-    """Returns a fixed choice of that many images, class by class; of 0, all.
+def take(data: AnyLabeled, count: int, seed: int, *, part: str) -> AnyLabeled:
+    """Return a fixed choice of that many images, class by class; of 0, all.
 
     Args:
-        data: what to choose from.
-        count: how many.
-        seed: decides which; the same seed always takes the same ones.
-        part: what the data is called in an error.
+        data: What to choose from.
+        count: How many.
+        seed: Decides which; the same seed always takes the same ones.
+        part: What the data is called in an error.
     """
     if not 0 <= count <= len(data):
         raise DataError(
@@ -90,7 +90,7 @@ def take(data: AnyLabelled, count: int, seed: int, *, part: str) -> AnyLabelled:
 
 
 def stratified(labels: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Returns `count` indices that keep the proportions of the classes, and all others.
+    """Return `count` indices that keep the proportions of the classes, and all others.
 
     Both are in ascending order. A class gets its proportional number rounded down; those still
     missing go to the classes with the largest remainders.

@@ -25,10 +25,10 @@ def corrupted(data: Images, name: str, strength: int, seed: int) -> Images:
     """Return the data with corrupted images and the same labels.
 
     Args:
-        data: images in memory or streamed; streamed ones are for evaluation only.
-        name: one of `pfge.lab.evaluation.corruptions.CORRUPTIONS`.
-        strength: from 1, mild, to 5.
-        seed: decides random corruptions, together with an image's position in `data`.
+        data: Images in memory or streamed; streamed ones are for evaluation only.
+        name: One of `pfge.lab.evaluation.corruptions.CORRUPTIONS`.
+        strength: From 1, mild, to 5.
+        seed: Decides random corruptions, together with an image's position in `data`.
     """
     require_corruption(name, strength)
     if isinstance(data, ImageSet):
@@ -41,11 +41,11 @@ class CorruptedStream:
     """Streamed images that are corrupted when a batch needs them.
 
     Attributes:
-        images: the images as they are.
-        name: how they are corrupted.
-        strength: how much.
-        seed: decides random corruptions.
-        positions: where each image stood in the data that was corrupted, so that a selection of
+        images: The images as they are.
+        name: How they are corrupted.
+        strength: How much.
+        seed: Decides random corruptions.
+        positions: Where each image stood in the data that was corrupted, so that a selection of
             corrupted images has the same pixels.
     """
 
@@ -88,7 +88,7 @@ class CorruptedStream:
     ) -> "CorruptedBatches":
         """Return all images in order, corrupted by this process."""
         channels = len(normalization.mean)
-        # A stream gives normalised inputs only; with these numbers they are the pixels themselves.
+        # A stream gives normalized inputs only; with these numbers they are the pixels themselves.
         as_pixels = Normalization((0.0,) * channels, (1 / 255,) * channels)
         pixels = self.images.evaluation_batches(as_pixels, batch_size=batch_size, workers=workers)
         return CorruptedBatches(self, pixels, normalization, device, channels_last)

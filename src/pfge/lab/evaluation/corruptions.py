@@ -38,17 +38,17 @@ def corrupt(
 
     Args:
         images: uint8 pixels, [N, C, H, W].
-        name: one of `CORRUPTIONS`.
-        strength: from 1, mild, to 5.
-        seed: decides random corruptions, together with an image's position.
-        positions: where each image stands in its set, [N]; 0, 1, ... if None. A set that is corrupted
+        name: One of `CORRUPTIONS`.
+        strength: From 1, mild, to 5.
+        seed: Decides random corruptions, together with an image's position.
+        positions: Where each image stands in its set, [N]; 0, 1, ... if None. A set that is corrupted
             part by part is the same as one that is corrupted whole.
     """
     require_corruption(name, strength)
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise DataError(
             f"images must be uint8 [N, C, H, W], got {images.dtype} {list(images.shape)}; "
-            "corrupt pixels before they are normalised"
+            "corrupt pixels before they are normalized"
         )
     positions = range(len(images)) if positions is None else positions
     if len(positions) != len(images):
@@ -90,7 +90,7 @@ def blur(pixels: Tensor, strength: int, _seeds: Sequence[int]) -> Tensor:
 
 
 def brightness(pixels: Tensor, strength: int, _seeds: Sequence[int]) -> Tensor:
-    """Add to the value of HSV, the largest channel, and keep hue and saturation; black becomes grey."""
+    """Add to the value of HSV, the largest channel, and keep hue and saturation; black becomes gray."""
     added = (0.05, 0.1, 0.15, 0.2, 0.3)[strength - 1]
     value = pixels.amax(dim=1, keepdim=True)
     brighter = (value + added).clamp(max=1)
@@ -98,14 +98,14 @@ def brightness(pixels: Tensor, strength: int, _seeds: Sequence[int]) -> Tensor:
 
 
 def contrast(pixels: Tensor, strength: int, _seeds: Sequence[int]) -> Tensor:
-    """Draw each channel towards its mean over the image."""
+    """Draw each channel toward its mean over the image."""
     kept = (0.75, 0.5, 0.4, 0.3, 0.15)[strength - 1]
     mean = pixels.mean(dim=(2, 3), keepdim=True)
     return mean + kept * (pixels - mean)
 
 
 def pixelation(pixels: Tensor, strength: int, _seeds: Sequence[int]) -> Tensor:
-    """Divide the image into fewer, larger pixels, each the mean of those whose centre it covers."""
+    """Divide the image into fewer, larger pixels, each the mean of those whose center it covers."""
     share = (0.95, 0.9, 0.85, 0.75, 0.65)[strength - 1]
     return _mix_rows_and_columns(pixels, lambda size: _cell_means(size, max(1, int(size * share))))
 
@@ -154,7 +154,7 @@ def _gaussian_means(size: int, sigma: float) -> Tensor:
 
 def _cell_means(size: int, cells: int) -> Tensor:
     """Return how much of each of `size` pixels is in its cell's mean, [to, from]."""
-    # The cell of a pixel's centre, (index + 1/2) * cells / size, in whole numbers so that borders are exact.
+    # The cell of a pixel's center, (index + 1/2) * cells / size, in whole numbers so that borders are exact.
     cell = (2 * torch.arange(size) + 1) * cells // (2 * size)
     together = (cell[:, None] == cell).double()
     return together / together.sum(dim=1, keepdim=True)

@@ -14,7 +14,7 @@ Advance = Callable[[int, str], None]
 
 
 class Reporter:
-    """Shows how far the work has come.
+    """Show how far the work has come.
 
     Args:
         console: Where to; what is written to standard error does not disturb results.

@@ -9,7 +9,7 @@ from pfge.weights import Weights
 
 
 class FollowerStore:
-    """Counts members that another process writes to a folder, and reads them there."""
+    """Count members that another process writes to a folder, and reads them there."""
 
     def __init__(self, path: Path):
         self._path = path

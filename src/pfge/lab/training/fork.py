@@ -9,7 +9,7 @@ from pfge.weights import Weights
 
 
 class Fork(Collector):
-    """Watches for a collector that steers, up to its first restart, which is kept and not made.
+    """Watch for a collector that steers, up to its first restart, which is kept and not made.
 
     Until PFGE's first restart its path is that of the listeners, so one run serves them all; from
     there a second trajectory continues with the state that `state` gives.

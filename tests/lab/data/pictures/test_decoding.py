@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pfge.lab.data.pictures.decoding import centre_crop, open_picture, random_box, random_resized_crop
+from pfge.lab.data.pictures.decoding import center_crop, open_picture, random_box, random_resized_crop
 
 
 def picture_of(pixels: np.ndarray) -> Image.Image:
@@ -19,21 +19,21 @@ def generator(seed: int) -> torch.Generator:
 
 def test_a_centre_crop_without_resizing_is_the_middle_of_the_pixels():
     pixels = np.random.default_rng(0).integers(256, size=(8, 12, 3))
-    crop = centre_crop(picture_of(pixels), resize=8, size=4)
+    crop = center_crop(picture_of(pixels), resize=8, size=4)
     assert np.array_equal(crop.numpy(), pixels[2:6, 4:8])
 
 
 @pytest.mark.parametrize(("width", "height"), [(100, 40), (40, 100), (7, 5), (333, 500), (1, 1)])
 def test_a_centre_crop_has_the_asked_size(width: int, height: int):
     picture = picture_of(np.zeros((height, width, 3)))
-    assert centre_crop(picture, resize=37, size=32).shape == (32, 32, 3)
+    assert center_crop(picture, resize=37, size=32).shape == (32, 32, 3)
 
 
 def test_a_centre_crop_resizes_by_the_shorter_side():
     # Left half black, right half white; the shorter side 40 becomes 20, so 80 columns become 40.
     pixels = np.zeros((40, 80, 3))
     pixels[:, 40:] = 255
-    crop = centre_crop(picture_of(pixels), resize=20, size=20)
+    crop = center_crop(picture_of(pixels), resize=20, size=20)
     assert (crop[:, :9] == 0).all()
     assert (crop[:, 11:] == 255).all()
 

@@ -10,7 +10,7 @@ from pfge.lab.data.in_memory.image_set import (
     ImageSet,
     Normalization,
 )
-from pfge.lab.data.pictures.decoding import centre_crop, open_picture
+from pfge.lab.data.pictures.decoding import center_crop, open_picture
 from pfge.lab.data.pictures.files import find_pictures
 from pfge.lab.data.pictures.folders import load_folders, read_pictures, stream_folders, stream_imagenet
 from pfge.lab.data.pictures.streaming import StreamedPictures
@@ -24,7 +24,7 @@ def test_pictures_are_read_resized_and_cropped_to_the_size(tmp_path: Path):
     data = read_pictures(files, size=8)
     assert data.images.shape == (3, 3, 8, 8)
     assert data.labels.tolist() == [0, 0, 1]
-    expected = centre_crop(open_picture(files.path(2)), resize=8, size=8).permute(2, 0, 1)
+    expected = center_crop(open_picture(files.path(2)), resize=8, size=8).permute(2, 0, 1)
     assert torch.equal(data.images[2], expected)
 
 

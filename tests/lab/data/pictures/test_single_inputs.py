@@ -39,5 +39,5 @@ def test_colours_become_grey_as_in_pillow(tmp_path: Path) -> None:
 
 def test_data_of_other_channels_is_refused(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4)).save(tmp_path / "p.png")
-    with pytest.raises(DataError, match="3 channels, or 1 if they are grey, and the data has 4"):
+    with pytest.raises(DataError, match="3 channels, or 1 if they are gray, and the data has 4"):
         read_picture_inputs(tmp_path / "p.png", *data(4, 4, 4))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pfge.lab.data.in_memory.image_set import IMAGENET_NORMALIZATION, DataError, DataWarning
-from pfge.lab.data.pictures.decoding import centre_crop, open_picture
+from pfge.lab.data.pictures.decoding import center_crop, open_picture
 from pfge.lab.data.pictures.files import find_pictures
 from pfge.lab.data.pictures.streaming import StreamedPictures, StreamedTraining
 from tests.lab.data.made import write_pictures
@@ -73,11 +73,11 @@ def test_channels_last_changes_the_memory_format_and_no_value(pictures: Streamed
     assert torch.equal(plain, strided)
 
 
-def test_evaluation_gives_normalised_centre_crops_in_order(pictures: StreamedPictures):
+def test_evaluation_gives_normalized_center_crops_in_order(pictures: StreamedPictures):
     batches = pictures.evaluation_batches(IMAGENET_NORMALIZATION, batch_size=4)
     assert len(batches) == 3
     crops = [
-        centre_crop(open_picture(pictures.files.path(index)), resize=16, size=14).permute(2, 0, 1)
+        center_crop(open_picture(pictures.files.path(index)), resize=16, size=14).permute(2, 0, 1)
         for index in range(10)
     ]
     for _ in range(2):

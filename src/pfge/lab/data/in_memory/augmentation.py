@@ -14,9 +14,9 @@ class Augmentation:
     """What a training image may look like.
 
     Attributes:
-        crop_padding: black pixels added on every side before a crop of the original size is cut out;
+        crop_padding: Black pixels added on every side before a crop of the original size is cut out;
             0 leaves the position alone.
-        flip: whether an image is mirrored left to right with probability one half.
+        flip: Whether an image is mirrored left to right with probability one half.
     """
 
     crop_padding: int = 4
@@ -27,7 +27,7 @@ class Augmentation:
             raise DataError(f"crop_padding must be 0 or more pixels, got {self.crop_padding}")
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the top and left edge of each of `count` crops, and which crops are mirrored."""
+        """Return the top and left edge of each of `count` crops, and which crops are mirrored."""
         top, left = torch.randint(2 * self.crop_padding + 1, (2, count), generator=generator)
         mirrored = torch.randint(2, (count,), generator=generator).bool() & self.flip
         return top, left, mirrored
@@ -36,15 +36,15 @@ class Augmentation:
 def crop_and_flip(
     pixels: Tensor, padding: int, top: Tensor, left: Tensor, mirrored: Tensor, *, channels_last: bool
 ) -> Tensor:
-    """Returns the images padded with black, cropped to their size, then mirrored where asked.
+    """Return the images padded with black, cropped to their size, then mirrored where asked.
 
     Args:
-        pixels: contiguous images, [N, H, W, C] if `channels_last`, else [N, C, H, W].
-        padding: black pixels on every side.
-        top: first row of each crop in the padded image, [N].
-        left: first column of each crop, [N].
-        mirrored: which crops are flipped left to right, [N].
-        channels_last: the order of the dimensions of `pixels`.
+        pixels: Contiguous images, [N, H, W, C] if `channels_last`, else [N, C, H, W].
+        padding: Black pixels on every side.
+        top: First row of each crop in the padded image, [N].
+        left: First column of each crop, [N].
+        mirrored: Which crops are flipped left to right, [N].
+        channels_last: The order of the dimensions of `pixels`.
     """
     count, height, width = len(pixels), *((1, 2) if channels_last else (2, 3))
     border = (padding,) * 4

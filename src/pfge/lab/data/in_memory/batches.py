@@ -20,13 +20,13 @@ class TrainingBatches:
     between batches, so a run resumes from an iteration number alone.
 
     Args:
-        data: the images, on the device the batches are to be on.
-        normalization: applied after augmentation, so the border of a crop is black.
-        batch_size: images in a batch, over all processes.
-        seed: decides order and augmentation.
-        augmentation: random crop and flip.
-        channels_last: whether the batches have the channels-last memory format.
-        share: which part of every batch is for this process, and the number of parts.
+        data: The images, on the device the batches are to be on.
+        normalization: Applied after augmentation, so the border of a crop is black.
+        batch_size: Images in a batch, over all processes.
+        seed: Decides order and augmentation.
+        augmentation: Random crop and flip.
+        channels_last: Whether the batches have the channels-last memory format.
+        share: Which part of every batch is for this process, and the number of parts.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TrainingBatches:
         return self._order.per_epoch
 
     def at(self, iteration: int) -> tuple[Tensor, Tensor]:
-        """Returns the inputs and labels of an iteration, counted from 1."""
+        """Return the inputs and labels of an iteration, counted from 1."""
         chosen = self._order.at(iteration).to(self._labels.device)
         pixels = self._pixels.index_select(0, chosen)
         if self._augmentation.crop_padding or self._augmentation.flip:
@@ -62,7 +62,7 @@ class TrainingBatches:
         return self._to_inputs(pixels), self._labels.index_select(0, chosen)
 
     def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the batches of the iterations after `iteration`, or every n-th of them, without end."""
+        """Yield the batches of the iterations after `iteration`, or every n-th of them, without end."""
         return map(self.at, count(iteration + 1, every))
 
     def _augment(self, pixels: Tensor, iteration: int) -> Tensor:
@@ -80,10 +80,10 @@ class EvaluationBatches:
     """All images once, in their own order, as often as it is iterated.
 
     Args:
-        data: the images, on the device the batches are to be on.
-        normalization: turns pixels into inputs.
-        batch_size: images in a batch; the last may have fewer.
-        channels_last: whether the batches have the channels-last memory format.
+        data: The images, on the device the batches are to be on.
+        normalization: Turns pixels into inputs.
+        batch_size: Images in a batch; the last may have fewer.
+        channels_last: Whether the batches have the channels-last memory format.
     """
 
     def __init__(

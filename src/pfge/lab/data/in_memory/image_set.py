@@ -1,4 +1,4 @@
-"""A labelled image set held whole in memory, and how its pixels become network inputs."""
+"""A labeled image set held whole in memory, and how its pixels become network inputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class ImageSet:
     Attributes:
         images: uint8 pixels, [N, C, H, W].
         labels: int64 class numbers, [N].
-        class_names: what each class number stands for.
+        class_names: What each class number stands for.
     """
 
     images: Tensor
@@ -57,12 +57,12 @@ class ImageSet:
         return len(self.labels)
 
     def select(self, indices: Tensor | Sequence[int]) -> "ImageSet":
-        """Returns the images at `indices`, in that order."""
+        """Return the images at `indices`, in that order."""
         chosen = torch.as_tensor(indices, dtype=torch.int64, device=self.labels.device)
         return ImageSet(self.images[chosen], self.labels[chosen], self.class_names)
 
     def to(self, device: torch.device | str) -> "ImageSet":
-        """Returns the set on `device`; nothing is copied if it is there already."""
+        """Return the set on `device`; nothing is copied if it is there already."""
         return ImageSet(self.images.to(device), self.labels.to(device), self.class_names)
 
 
@@ -81,7 +81,7 @@ class Normalization:
 
     @classmethod
     def measure(cls, images: Tensor) -> "Normalization":
-        """Returns the statistics of uint8 `images`, [N, C, H, W]; a constant channel gets std 1."""
+        """Return the statistics of uint8 `images`, [N, C, H, W]; a constant channel gets std 1."""
         # A histogram is exact, and needs no floating-point copy of the set.
         values = torch.arange(256, dtype=torch.float64) / 255
         means, stds = [], []
@@ -94,12 +94,12 @@ class Normalization:
         return cls(tuple(means), tuple(stds))
 
     def scale_and_shift(self) -> tuple[list[float], list[float]]:
-        """Returns the factor and the summand of each channel that normalise raw 0..255 pixels."""
+        """Return the factor and the summand of each channel that normalize raw 0..255 pixels."""
         scale = [1 / (255 * std) for std in self.std]
         return scale, [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Returns uint8 `images`, [..., C, H, W], as normalised float32."""
+        """Return uint8 `images`, [..., C, H, W], as normalized float32."""
         if images.shape[-3] != len(self.mean):
             raise DataError(f"normalization has {len(self.mean)} channels, the images {images.shape[-3]}")
         scale, shift = (

@@ -1,4 +1,4 @@
-"""Raw pixels to normalised network inputs, in either memory order, as fast as memory allows."""
+"""Raw pixels to normalized network inputs, in either memory order, as fast as memory allows."""
 
 import torch
 from torch import Tensor
@@ -7,17 +7,17 @@ from pfge.lab.data.in_memory.image_set import DataError, Normalization
 
 
 def in_memory_order(images: Tensor, channels_last: bool) -> Tensor:
-    """Returns images [N, C, H, W] as a contiguous tensor, [N, H, W, C] if `channels_last`."""
+    """Return images [N, C, H, W] as a contiguous tensor, [N, H, W, C] if `channels_last`."""
     return (images.permute(0, 2, 3, 1) if channels_last else images).contiguous()
 
 
 class ToInputs:
-    """Turns uint8 pixels in memory order into normalised float32 inputs, [N, C, H, W].
+    """Turn uint8 pixels in memory order into normalized float32 inputs, [N, C, H, W].
 
     Args:
-        normalization: the mean and std of each channel.
-        images: any images [N, C, H, W] of the shape and on the device of those to come.
-        channels_last: the order of the dimensions of the pixels, and the inputs' memory format.
+        normalization: The mean and std of each channel.
+        images: Any images [N, C, H, W] of the shape and on the device of those to come.
+        channels_last: The order of the dimensions of the pixels, and the inputs' memory format.
     """
 
     def __init__(self, normalization: Normalization, images: Tensor, *, channels_last: bool) -> None:
@@ -30,14 +30,14 @@ class ToInputs:
         scale, shift = (
             torch.tensor(values, device=images.device) for values in normalization.scale_and_shift()
         )
-        # Spelled out along a row, the innermost dimension is long and the multiplication vectorises.
+        # Spelled out along a row, the innermost dimension is long and the multiplication vectorizes.
         self._scale, self._shift = (
             values.repeat(width) if channels_last else values[:, None] for values in (scale, shift)
         )
         self._channels_last = channels_last
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Returns the inputs; they share no memory with `pixels`."""
+        """Return the inputs; they share no memory with `pixels`."""
         inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format)
         inputs.flatten(2).mul_(self._scale).add_(self._shift)
         return inputs.permute(0, 3, 1, 2) if self._channels_last else inputs

@@ -14,14 +14,14 @@ _TRIES = 10
 
 
 def open_picture(path: Path) -> Image.Image:
-    """Returns a picture as RGB, completely decoded, so that damage shows here and nowhere else."""
+    """Return a picture as RGB, completely decoded, so that damage shows here and nowhere else."""
     with Image.open(path) as picture:
         # By way of RGBA, because Pillow warns of palettes with transparency.
         return (picture.convert("RGBA") if picture.mode == "P" else picture).convert("RGB")
 
 
-def centre_crop(picture: Image.Image, *, resize: int, size: int) -> Tensor:
-    """Returns the middle square of a picture whose shorter side was made `resize`, [size, size, 3]."""
+def center_crop(picture: Image.Image, *, resize: int, size: int) -> Tensor:
+    """Return the middle square of a picture whose shorter side was made `resize`, [size, size, 3]."""
     factor = resize / min(picture.size)
     width, height = (max(resize, int(side * factor)) for side in picture.size)
     left, top = round((width - size) / 2), round((height - size) / 2)
@@ -30,7 +30,7 @@ def centre_crop(picture: Image.Image, *, resize: int, size: int) -> Tensor:
 
 
 def random_resized_crop(picture: Image.Image, *, size: int, generator: torch.Generator) -> Tensor:
-    """Returns a random part of a picture, mirrored half of the time, [size, size, 3].
+    """Return a random part of a picture, mirrored half of the time, [size, size, 3].
 
     The part has 8 % to 100 % of the area and an aspect ratio from 3:4 to 4:3.
     """
@@ -42,7 +42,7 @@ def random_resized_crop(picture: Image.Image, *, size: int, generator: torch.Gen
 
 
 def random_box(width: int, height: int, generator: torch.Generator) -> tuple[int, int, int, int]:
-    """Returns left, top, right and bottom of a random part of a picture.
+    """Return left, top, right and bottom of a random part of a picture.
 
     Where ten draws give no part that fits, as in very long pictures, it is the largest part in the
     middle with an allowed aspect ratio.

@@ -20,11 +20,11 @@ class PictureFiles:
     """Picture files and their classes.
 
     Attributes:
-        root: the folder of the class folders.
-        names: paths below `root`, as bytes in one array: worker processes share its memory, where
+        root: The folder of the class folders.
+        names: Paths below `root`, as bytes in one array: worker processes share its memory, where
             they would each end up with a copy of a million Python strings.
         labels: int64 class numbers, [N].
-        class_names: the names of the class folders, sorted.
+        class_names: The names of the class folders, sorted.
     """
 
     root: Path
@@ -36,17 +36,17 @@ class PictureFiles:
         return len(self.names)
 
     def path(self, index: int) -> Path:
-        """Returns where a picture is."""
+        """Return where a picture is."""
         return self.root / os.fsdecode(bytes(self.names[index]))
 
     def select(self, indices: Tensor | Sequence[int]) -> "PictureFiles":
-        """Returns the pictures at `indices`, in that order."""
+        """Return the pictures at `indices`, in that order."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         return replace(self, names=self.names[chosen.numpy()], labels=self.labels[chosen])
 
 
 def find_pictures(root: Path) -> PictureFiles:
-    """Returns all pictures in the class folders of `root`, sorted by class and then by path."""
+    """Return all pictures in the class folders of `root`, sorted by class and then by path."""
     if not root.is_dir():
         raise DataError(f"{root} must be a folder of class folders, but there is none; check the path")
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
@@ -72,7 +72,7 @@ def find_pictures(root: Path) -> PictureFiles:
 
 
 def check_same_classes(train: PictureFiles, other: PictureFiles) -> None:
-    """Raises DataError unless both have the same class folders."""
+    """Raise DataError unless both have the same class folders."""
     for have, lack in ((train, other), (other, train)):
         missing = sorted(set(have.class_names) - set(lack.class_names))
         if missing:

@@ -15,7 +15,7 @@ from pfge.lab.data.in_memory.image_set import (
     ImageSet,
     Normalization,
 )
-from pfge.lab.data.pictures.decoding import centre_crop, open_picture
+from pfge.lab.data.pictures.decoding import center_crop, open_picture
 from pfge.lab.data.pictures.files import PictureFiles, check_same_classes, find_pictures
 from pfge.lab.data.pictures.streaming import StreamedPictures
 from pfge.lab.data.splits import Splits, stratified
@@ -25,24 +25,24 @@ _NAMED = 5
 
 
 def load_folders(path: Path, *, size: int) -> Splits:
-    """Returns the pictures of a small data set, read into memory.
+    """Return the pictures of a small data set, read into memory.
 
     Args:
-        path: a folder with `train`, and `test` or `val` or both, each with class folders; or class
+        path: A folder with `train`, and `test` or `val` or both, each with class folders; or class
             folders alone, of which a fixed fifth becomes the test set.
-        size: height and width the pictures are resized and centre-cropped to.
+        size: Height and width the pictures are resized and center-cropped to.
     """
     train, validation, test = (read_pictures(files, size=size) for files in _parts(path))
     return Splits(train, validation, test, Normalization.measure(train.images))
 
 
 def stream_folders(path: Path, *, size: int) -> Splits:
-    """Returns the pictures of a large data set, to be read when needed; see `load_folders`."""
+    """Return the pictures of a large data set, to be read when needed; see `load_folders`."""
     return _streamed(_parts(path), size)
 
 
 def stream_imagenet(root: Path, *, size: int) -> Splits:
-    """Returns ILSVRC-2012: `train` for training, and `val`, whose labels are public, for testing."""
+    """Return ILSVRC-2012: `train` for training, and `val`, whose labels are public, for testing."""
     places = [root / "imagenet", root / "ILSVRC2012", root]
     for place in places:
         if (place / "train").is_dir() and (place / "val").is_dir():
@@ -56,7 +56,7 @@ def stream_imagenet(root: Path, *, size: int) -> Splits:
 
 
 def read_pictures(files: PictureFiles, *, size: int) -> ImageSet:
-    """Returns the pictures in memory; those that cannot be read are left out, with a warning."""
+    """Return the pictures in memory; those that cannot be read are left out, with a warning."""
     with ThreadPoolExecutor() as pool:
         pixels = list(pool.map(partial(_read, files, size), range(len(files))))
     readable = [index for index, image in enumerate(pixels) if image is not None]
@@ -83,7 +83,7 @@ def _read(files: PictureFiles, size: int, index: int) -> Tensor | None:
         picture = open_picture(files.path(index))
     except Exception:  # whatever a decoder stumbles over, the file is not usable
         return None
-    return centre_crop(picture, resize=size, size=size)
+    return center_crop(picture, resize=size, size=size)
 
 
 def _parts(path: Path) -> tuple[PictureFiles, PictureFiles, PictureFiles]:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from pfge.lab.data.in_memory.image_set import DataError, DataWarning, Normalization
 from pfge.lab.data.in_memory.inputs import ToInputs
-from pfge.lab.data.pictures.decoding import centre_crop, open_picture, random_resized_crop
+from pfge.lab.data.pictures.decoding import center_crop, open_picture, random_resized_crop
 from pfge.lab.data.pictures.files import PictureFiles
 from pfge.lab.data.seeding import generator
 from pfge.lab.data.sources import Batch
@@ -28,9 +28,9 @@ class PicturesByKey(Dataset[_Item]):
     A picture that cannot be read is replaced by the next one.
 
     Args:
-        files: where the pictures are.
-        size: height and width of the pixels.
-        seed: decides the random crops, together with the key; None for centre crops.
+        files: Where the pictures are.
+        size: Height and width of the pixels.
+        seed: Decides the random crops, together with the key; None for center crops.
     """
 
     def __init__(self, files: PictureFiles, size: int, seed: int | None) -> None:
@@ -50,7 +50,7 @@ class PicturesByKey(Dataset[_Item]):
                 corrupt.append(str(path))
                 continue
             if self._seed is None:
-                pixels = centre_crop(picture, resize=round(self.size * 256 / 224), size=self.size)
+                pixels = center_crop(picture, resize=round(self.size * 256 / 224), size=self.size)
             else:
                 random = generator(self._seed, "picture", epoch, index)
                 pixels = random_resized_crop(picture, size=self.size, generator=random)
@@ -60,14 +60,14 @@ class PicturesByKey(Dataset[_Item]):
 
 
 class PictureReader:
-    """Reads batches of pictures, turns them into inputs and keeps count of the corrupt ones.
+    """Read batches of pictures, turns them into inputs and keeps count of the corrupt ones.
 
     Args:
-        pictures: what to read.
-        normalization: turns pixels into inputs.
-        workers: processes that read; with 0 this one does.
-        device: where the batches are to be.
-        channels_last: whether the batches have the channels-last memory format.
+        pictures: What to read.
+        normalization: Turns pixels into inputs.
+        workers: Processes that read; with 0 this one does.
+        device: Where the batches are to be.
+        channels_last: Whether the batches have the channels-last memory format.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class PictureReader:
         self._to_inputs = ToInputs(normalization, example, channels_last=channels_last)
 
     def read_here(self, keys: list[Key]) -> Batch:
-        """Returns one batch, read by this process."""
+        """Return one batch, read by this process."""
         return self._deliver(_collate([self._pictures[key] for key in keys]))
 
     def read(self, batches: Iterable[list[Key]]) -> Iterator[Batch]:
-        """Yields the batches, which the workers read ahead."""
+        """Yield the batches, which the workers read ahead."""
         loader = DataLoader(
             self._pictures,
             batch_sampler=batches,

@@ -9,7 +9,7 @@ from pfge.lab.data import DataError, Images, ImageSet, Normalization
 
 
 def read_picture_inputs(path: Path, data: Images, normalization: Normalization, shape: torch.Size) -> Tensor:
-    """Return one picture as inputs [C, H, W], normalised.
+    """Return one picture as inputs [C, H, W], normalized.
 
     It is cropped to the shape of the data's images, around its middle, and made as large as they are.
     Pictures of streamed data lose their border, as those of its test set do.
@@ -25,7 +25,7 @@ def read_picture_inputs(path: Path, data: Images, normalization: Normalization, 
     """
     from PIL import Image, ImageOps
 
-    from pfge.lab.data.pictures.decoding import centre_crop, open_picture
+    from pfge.lab.data.pictures.decoding import center_crop, open_picture
 
     channels, height, width = shape
     try:
@@ -37,7 +37,7 @@ def read_picture_inputs(path: Path, data: Images, normalization: Normalization, 
         raise DataError(f"{path} cannot be read as a picture{reason}") from None
     if height == width:
         resize = height if isinstance(data, ImageSet) else round(height * 256 / 224)
-        pixels = centre_crop(picture, resize=resize, size=height)
+        pixels = center_crop(picture, resize=resize, size=height)
     else:
         fitted = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
         pixels = torch.frombuffer(bytearray(fitted.tobytes()), dtype=torch.uint8).view(height, width, 3)
@@ -48,7 +48,7 @@ def _with_channels(pixels: Tensor, channels: int) -> Tensor:
     if channels == 3:
         return pixels
     if channels != 1:
-        raise DataError(f"pictures have 3 channels, or 1 if they are grey, and the data has {channels}")
-    # The luma of ITU-R 601, by which Pillow and others make grey of colours.
+        raise DataError(f"pictures have 3 channels, or 1 if they are gray, and the data has {channels}")
+    # The luma of ITU-R 601, by which Pillow and others make gray of colors.
     luma = torch.tensor([0.299, 0.587, 0.114])[:, None, None]
     return (pixels.float() * luma).sum(dim=0, keepdim=True).round().to(torch.uint8)

@@ -19,8 +19,8 @@ class StreamedPictures:
     """Picture files that are decoded only when a batch needs them.
 
     Attributes:
-        files: where the pictures are.
-        size: height and width of the inputs.
+        files: Where the pictures are.
+        size: Height and width of the inputs.
     """
 
     files: PictureFiles
@@ -40,7 +40,7 @@ class StreamedPictures:
         return len(self.files)
 
     def select(self, indices: Tensor | Sequence[int]) -> "StreamedPictures":
-        """Returns the pictures at `indices`, in that order."""
+        """Return the pictures at `indices`, in that order."""
         return replace(self, files=self.files.select(indices))
 
     def training_batches(
@@ -54,7 +54,7 @@ class StreamedPictures:
         device: torch.device | str = "cpu",
         channels_last: bool = False,
     ) -> "StreamedTraining":
-        """Returns endless shuffled batches of random resized crops, half of them mirrored."""
+        """Return endless shuffled batches of random resized crops, half of them mirrored."""
         order = EpochOrder(len(self), batch_size=batch_size, seed=seed, share=share)
         reader = PictureReader(
             PicturesByKey(self.files, self.size, seed), normalization, workers, device, channels_last
@@ -70,7 +70,7 @@ class StreamedPictures:
         device: torch.device | str = "cpu",
         channels_last: bool = False,
     ) -> "StreamedEvaluation":
-        """Returns all pictures in order, resized and cropped to their centre."""
+        """Return all pictures in order, resized and cropped to their center."""
         reader = PictureReader(
             PicturesByKey(self.files, self.size, None), normalization, workers, device, channels_last
         )
@@ -95,11 +95,11 @@ class StreamedTraining:
         return tuple(self._reader.corrupt)
 
     def at(self, iteration: int) -> Batch:
-        """Returns the batch of an iteration, counted from 1, read by this process."""
+        """Return the batch of an iteration, counted from 1, read by this process."""
         return self._reader.read_here(self._keys(iteration))
 
     def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[Batch]:
-        """Yields the batches of the iterations after `iteration`, or every n-th of them, without end."""
+        """Yield the batches of the iterations after `iteration`, or every n-th of them, without end."""
         return self._reader.read(map(self._keys, count(iteration + 1, every)))
 
     def _keys(self, iteration: int) -> list[Key]:

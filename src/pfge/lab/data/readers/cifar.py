@@ -18,13 +18,13 @@ _PIXELS = 3 * 32 * 32
 def load_cifar(
     cifar: Cifar, root: Path, *, download: bool = False, verify: bool = True
 ) -> tuple[ImageSet, ImageSet]:
-    """Returns all training and all test images.
+    """Return all training and all test images.
 
     Args:
         cifar: `CIFAR10` or `CIFAR100`.
-        root: the folder that holds an official folder, or that folder itself.
-        download: whether to fetch the data if it is not there.
-        verify: whether files must have their published md5.
+        root: The folder that holds an official folder, or that folder itself.
+        download: Whether to fetch the data if it is not there.
+        verify: Whether files must have their published md5.
     """
     layout, folder = _find(cifar, root, download)
     names = _read_names(folder / layout.names, cifar, layout)

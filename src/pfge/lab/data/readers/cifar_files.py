@@ -21,13 +21,13 @@ class CifarLayout:
     """The files of a data set in one of its official forms.
 
     Attributes:
-        folder: the folder in the archive.
-        url: the archive.
-        md5: the published md5 of the archive.
-        train: the files with training images, in order.
-        test: the files with test images.
-        names: the file with the class names.
-        pickled: whether the files are pickles.
+        folder: The folder in the archive.
+        url: The archive.
+        md5: The published md5 of the archive.
+        train: The files with training images, in order.
+        test: The files with test images.
+        names: The file with the class names.
+        pickled: Whether the files are pickles.
     """
 
     folder: str
@@ -49,12 +49,12 @@ class Cifar:
     """One of the two data sets.
 
     Attributes:
-        name: what users call it.
-        label_bytes: bytes before the pixels of a binary record; the last is the class.
-        label_key: where a pickle keeps the classes.
-        names_key: where a pickle keeps the class names.
-        normalization: the statistics of the training images.
-        layouts: the official forms; the first is the one to download.
+        name: What users call it.
+        label_bytes: Bytes before the pixels of a binary record; the last is the class.
+        label_key: Where a pickle keeps the classes.
+        names_key: Where a pickle keeps the class names.
+        normalization: The statistics of the training images.
+        layouts: The official forms; the first is the one to download.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1797 grey images of 8 x 8 pixels, in ten classes."""
+"""scikit-learn's handwritten digits: 1797 gray images of 8 x 8 pixels, in ten classes."""
 
 import torch
 
@@ -10,7 +10,7 @@ SPLIT_SEED = 0
 
 
 def load_digits() -> tuple[ImageSet, ImageSet]:
-    """Returns 1000 training and 797 test images, always the same ones.
+    """Return 1000 training and 797 test images, always the same ones.
 
     The pixel values 0..16 become `value * 255 // 16`, so 0..255.
     """

@@ -15,7 +15,7 @@ _TIMEOUT_SECONDS = 60
 
 
 def check_md5(path: Path, expected: str) -> None:
-    """Raises DataError unless the file has the published md5."""
+    """Raise DataError unless the file has the published md5."""
     found = _md5(path)
     if found != expected:
         raise DataError(
@@ -25,7 +25,7 @@ def check_md5(path: Path, expected: str) -> None:
 
 
 def fetch(url: str, target: Path, md5: str) -> None:
-    """Downloads a file; `target` appears only once it is whole and its md5 is right."""
+    """Download a file; `target` appears only once it is whole and its md5 is right."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # In the same folder, because only there is a rename atomic.
@@ -38,12 +38,12 @@ def fetch(url: str, target: Path, md5: str) -> None:
 
 
 def fetch_folder(url: str, folder: Path, md5: str) -> None:
-    """Downloads a tar archive of one folder and puts that folder's files into `folder`.
+    """Download a tar archive of one folder and puts that folder's files into `folder`.
 
     Args:
-        url: the archive; its files must be in a folder with the name of `folder`.
-        folder: where the files are to be; files of the same names are replaced.
-        md5: the published md5 of the archive.
+        url: The archive; its files must be in a folder with the name of `folder`.
+        folder: Where the files are to be; files of the same names are replaced.
+        md5: The published md5 of the archive.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -20,12 +20,12 @@ class IdxData:
     """One of the data sets.
 
     Attributes:
-        name: what users call it.
-        folders: where it may be below the data root; the first is where downloads go.
-        url: the folder of the site that has the gzipped files.
-        md5: the published md5 of each gzipped file.
-        class_names: what each class number stands for.
-        normalization: the statistics of the training images.
+        name: What users call it.
+        folders: Where it may be below the data root; the first is where downloads go.
+        url: The folder of the site that has the gzipped files.
+        md5: The published md5 of each gzipped file.
+        class_names: What each class number stands for.
+        normalization: The statistics of the training images.
     """
 
     name: str
@@ -71,13 +71,13 @@ FASHION_MNIST = IdxData(
 def load_idx(
     data: IdxData, root: Path, *, download: bool = False, verify: bool = True
 ) -> tuple[ImageSet, ImageSet]:
-    """Returns all training and all test images.
+    """Return all training and all test images.
 
     Args:
         data: `MNIST` or `FASHION_MNIST`.
-        root: the folder that holds the data set's folder, or that folder itself.
-        download: whether to fetch files that are not there.
-        verify: whether gzipped files must have their published md5; none is published for plain ones.
+        root: The folder that holds the data set's folder, or that folder itself.
+        download: Whether to fetch files that are not there.
+        verify: Whether gzipped files must have their published md5; none is published for plain ones.
     """
     places = [*(root / folder for folder in data.folders), root]
     files = {name: _find(data, name, places, download) for name in data.md5}
@@ -90,7 +90,7 @@ def load_idx(
 
 
 def read_idx(path: Path) -> Tensor:
-    """Returns the uint8 tensor in an idx file.
+    """Return the uint8 tensor in an idx file.
 
     The file starts with two zero bytes, the code of the element type and the number of dimensions;
     then come the sizes as big-endian 32-bit numbers, and the elements.

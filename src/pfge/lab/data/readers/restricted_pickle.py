@@ -68,13 +68,13 @@ class _Reader(pickle.Unpickler):
 
 
 def read_plain_pickle(path: Path) -> object:
-    """Returns the dicts, lists, strings, numbers and arrays of a pickle.
+    """Return the dicts, lists, strings, numbers and arrays of a pickle.
 
     Args:
-        path: a pickle, of Python 2 or 3; byte strings of Python 2 become str.
+        path: A pickle, of Python 2 or 3; byte strings of Python 2 become str.
 
     Raises:
-        DataError: the file is damaged or asks for anything that is not plain data.
+        DataError: The file is damaged or asks for anything that is not plain data.
     """
     try:
         with path.open("rb") as file:
