@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.config.toml import load_experiment
@@ -19,13 +19,9 @@ from pfge.lab.run.results import (
     expected_rows,
 )
 from pfge.lab.run.typed_json import ResultError
-from pfge.methods import METHODS, Setting, method_of, reference_first
+from pfge.methods import Setting, method_of
 from pfge.reports.statistics import by_method
 from pfge.storage.files import StorageError, read_json_object
-
-if TYPE_CHECKING:
-    from pfge.reports.figures.figure import Figure
-    from pfge.reports.figures.plots import Plot
 
 Found = TypeVar("Found", bound=Result)
 Line = TypeVar("Line", bound=ResultRow)
@@ -155,28 +151,6 @@ class Run:
                 "the same pfge compare again, which only measures."
             )
         return found
-
-    def plot_members(self) -> "Plot":
-        """Draw each member and the growing ensemble, as of PFGE and FGE, against the iteration."""
-        from pfge.reports.figures.paper import members
-
-        shown = reference_first([method for method in METHODS.values() if method.shows_members])
-        return self._plot(members(self), " or ".join(method.name for method in shown))
-
-    def plot_tradeoff(self) -> "Plot":
-        """Draw accuracy and NLL of every method against the memory at test time, and forward passes."""
-        from pfge.reports.figures.tradeoff import tradeoff
-
-        return self._plot(tradeoff(self), "any method")
-
-    def _plot(self, figure: "Figure | None", whose: str) -> "Plot":
-        from pfge.reports.figures.plots import plot
-
-        if figure is None:
-            raise StorageError(
-                f"{self.folder.path} has no results of {whose} yet; run pfge compare to its end"
-            )
-        return plot(figure)
 
     def _read_rows(self, file: Path, kind: type[Line]) -> list[Line]:
         lines = read_rows(file, kind)

@@ -1,5 +1,6 @@
 """Figures for papers: what is drawn is what the figure holds."""
 
+import importlib
 import sys
 from itertools import combinations
 from pathlib import Path
@@ -14,6 +15,7 @@ from pfge.reports.contents import report_figures
 from pfge.reports.figures import paper as figures
 from pfge.reports.figures.figure import Figure, Panel, Series
 from pfge.reports.figures.plots import plot, save_figure, save_figures
+from pfge.reports.notebook import plot_members, plot_tradeoff
 from pfge.reports.run import Run
 from pfge.storage.files import StorageError
 from tests.reports.made_run import MEMBERS, make_run, write_connectivity, write_evaluations, write_forms
@@ -30,7 +32,7 @@ def run(tmp_path: Path) -> Run:
 def test_every_series_is_drawn_with_its_points_and_its_methods_colour(run: Run) -> None:
     figure = figures.members(run)
     assert figure is not None
-    drawn = run.plot_members()
+    drawn = plot_members(run.folder.path)
     for axes, panel in zip(drawn.axes, figure.panels, strict=True):
         for line, series in zip(axes.get_lines(), panel.series, strict=True):
             assert list(line.get_xdata()) == list(series.x)
@@ -40,20 +42,20 @@ def test_every_series_is_drawn_with_its_points_and_its_methods_colour(run: Run) 
 
 def test_no_figure_runs_latex_whatever_a_matplotlibrc_says(run: Run, tmp_path: Path) -> None:
     with mpl.rc_context({"text.usetex": True, "text.latex.preamble": r"\input{/etc/passwd}"}):
-        drawn = run.plot_members()
+        drawn = plot_members(run.folder.path)
         assert not any(text.get_usetex() for text in drawn.findobj(Text))
         assert save_figures(report_figures(run), tmp_path)
 
 
 def test_a_notebook_shows_a_figure_by_itself(run: Run) -> None:
-    shown = run.plot_tradeoff()._repr_png_()
+    shown = plot_tradeoff(run.folder.path)._repr_png_()
     width, height = (int.from_bytes(shown[place : place + 4]) for place in (16, 20))
     assert shown.startswith(b"\x89PNG")
     assert (width, height) == (840, 360)  # two panels of 4.2 by 3.2 inches and the legend, at 100 dots each
 
 
 def test_the_trade_off_has_a_log_axis_and_every_method_named(run: Run) -> None:
-    drawn = run.plot_tradeoff()
+    drawn = plot_tradeoff(run.folder.path)
     assert [axes.get_xscale() for axes in drawn.axes] == ["log", "log"]
     (legend,) = drawn.legends
     assert {text.get_text() for text in legend.get_texts()} == {*MEMBERS, "Pareto front"}
@@ -61,7 +63,7 @@ def test_the_trade_off_has_a_log_axis_and_every_method_named(run: Run) -> None:
 
 def test_forms_stand_two_by_two_and_the_front_is_named_where_nothing_else_is(run: Run) -> None:
     write_forms(run.folder.path)
-    drawn = Run(run.folder.path).plot_tradeoff()
+    drawn = plot_tradeoff(run.folder.path)
     assert drawn.get_size_inches().tolist() == [2 * 4.2, 2 * 3.2 + 0.4]
     drawn.draw_without_rendering()
     for axes in drawn.axes:
@@ -107,16 +109,17 @@ def test_a_name_is_text_whatever_is_in_it(tmp_path: Path) -> None:
 def test_a_notebook_is_told_what_is_missing(tmp_path: Path) -> None:
     run = Run(make_run(tmp_path / "run", methods=["w0"]))
     with pytest.raises(StorageError, match="has no results of PFGE or FGE yet"):
-        run.plot_members()
+        plot_members(run.folder.path)
     with pytest.raises(StorageError, match="has no results of any method yet"):
-        Run(make_run(tmp_path / "empty", methods=[])).plot_tradeoff()
+        plot_tradeoff(make_run(tmp_path / "empty", methods=[]))
 
 
-def test_without_matplotlib_the_error_says_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "pfge.reports.figures.plots")
+def test_without_matplotlib_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("pfge.reports.notebook", "pfge.reports.figures.plots"):
+        monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'pfge\[figures\]'"):
-        run.plot_tradeoff()
+        importlib.import_module("pfge.reports.notebook")
 
 
 def test_methods_of_the_paper_look_different_from_each_other() -> None:
