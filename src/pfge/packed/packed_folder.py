@@ -15,22 +15,8 @@ from pfge.calibration import UNSCALED, Temperatures
 from pfge.packed.bits import packed_size
 from pfge.packed.packed_members import PackedMembers, PackedTensor, Stored
 from pfge.packed.quantization import Quantized, count_groups
+from pfge.storage import manifest as manifests
 from pfge.storage.files import StorageError, read_tensors
-from pfge.storage.manifest import (
-    MANIFEST,
-    FileEntry,
-    commit_manifest,
-    describe_file,
-    is_inside,
-    read_manifest,
-    read_temperatures,
-    require_format,
-    task_entries,
-    temperature_entries,
-    total_bytes,
-    verify_file,
-    write_file,
-)
 
 FORMAT = "pfge-packed-ensemble"
 VERSION = 1
@@ -54,13 +40,13 @@ class PackedFolder:
 
     def save(self, path: Path) -> None:
         """Write the members, which replace those in the folder at once, at the end."""
-        entry = write_file(path, KIND, *self._file())
-        commit_manifest(path, self._manifest(entry), [entry])
+        entry = manifests.write_file(path, KIND, *self._file())
+        manifests.commit_manifest(path, self._manifest(entry), [entry])
 
     def file_bytes(self) -> int:
         """Return the size of all files that `save` writes, without writing one."""
-        entry = describe_file(KIND, *self._file())
-        return total_bytes(self._manifest(entry), [entry])
+        entry = manifests.describe_file(KIND, *self._file())
+        return manifests.total_bytes(self._manifest(entry), [entry])
 
     def _file(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Return the tensors and the metadata of the file.
@@ -77,15 +63,15 @@ class PackedFolder:
         tensors |= _join("each", [t.each for t in packed if t.each])
         return tensors, {LAYOUT: json.dumps(layout, separators=(",", ":"))}
 
-    def _manifest(self, entry: FileEntry) -> dict[str, Any]:
+    def _manifest(self, entry: manifests.FileEntry) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "version": VERSION,
             "method": self.method,
             "model": self.model,
             "iterations": list(self.iterations),
-            **temperature_entries(self.temperatures),
-            **task_entries(self.task),
+            **manifests.temperature_entries(self.temperatures),
+            **manifests.task_entries(self.task),
             **asdict(entry),
         }
 
@@ -97,27 +83,31 @@ class PackedFolder:
             StorageError: Something is missing, damaged or foreign; the message says which file,
                 what was expected and what was found.
         """
-        manifest = read_manifest(path)
-        require_format(path / MANIFEST, manifest, FORMAT, VERSION)
+        manifest = manifests.read_manifest(path)
+        manifests.require_format(path / manifests.MANIFEST, manifest, FORMAT, VERSION)
         match manifest:
             case {
                 "file": str(file),
                 "bytes": int(size),
                 "sha256": str(digest),
                 "iterations": [*iterations],
-            } if is_inside(file) and iterations:
-                checked = verify_file(path, FileEntry(file=file, bytes=size, sha256=digest), "its members")
+            } if manifests.is_inside(file) and iterations:
+                checked = manifests.verify_file(
+                    path, manifests.FileEntry(file=file, bytes=size, sha256=digest), "its members"
+                )
             case _:
-                raise StorageError(f"{path / MANIFEST} must give file, bytes, sha256 and iterations")
+                raise StorageError(
+                    f"{path / manifests.MANIFEST} must give file, bytes, sha256 and iterations"
+                )
         members = _read_members(checked, len(iterations))
-        temperatures = read_temperatures(path / MANIFEST, manifest, len(iterations))
+        temperatures = manifests.read_temperatures(path / manifests.MANIFEST, manifest, len(iterations))
         method, model, task = (manifest.get(key) for key in ("method", "model", "task"))
         return cls(members, method, model, iterations, temperatures, task)
 
 
 def is_packed_folder(path: Path) -> bool:
     """Tell whether a folder's manifest says that its members are packed."""
-    return read_manifest(path).get("format") == FORMAT
+    return manifests.read_manifest(path).get("format") == FORMAT
 
 
 def _join(name: str, parts: Sequence[Sequence[Stored]]) -> dict[str, Tensor]:
