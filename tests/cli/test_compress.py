@@ -109,7 +109,7 @@ def test_a_budget_that_nobody_can_meet_is_one_line(folder: Path, capsys: Capture
 )
 def test_two_targets_are_refused(folder: Path, capsys: Captured, options: list[str], named: str) -> None:
     assert main(["compress", str(folder / "whole"), str(folder / "small"), *options]) == 2
-    assert f"pfge: error: bits are given or chosen in one way, got {named}" in capsys.readouterr().err
+    assert f"pfge: error: bits must be chosen by one option, got {named}" in capsys.readouterr().err
 
 
 def test_a_limit_that_nothing_can_keep_is_one_line(folder: Path, capsys: Captured) -> None:
@@ -119,7 +119,7 @@ def test_a_limit_that_nothing_can_keep_is_one_line(folder: Path, capsys: Capture
 
 def test_the_original_is_not_overwritten(folder: Path, capsys: Captured) -> None:
     assert main(["compress", str(folder / "whole"), str(folder / "small" / ".." / "whole")]) == 2
-    assert "OUT must be another folder than ENSEMBLE" in capsys.readouterr().err
+    assert "OUT and ENSEMBLE must be different folders" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_sizes_are_read(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["much", "", "MB", "inf", "3 bytes"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no number of bytes such as 700kB or 2MB"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a number of bytes such as 700kB or 2MB"):
         parse_bytes(text)
 
 

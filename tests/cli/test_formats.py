@@ -34,7 +34,7 @@ def test_the_table_has_every_form_and_is_the_same_again(capsys: Captured, folder
         ["PFGE", "int8 base + 1 bit", "yes"],
     ]
     assert rows[2][3:6] == ["194,304", "2x", "2"]  # as the comparison has it
-    assert f"One picture of it: pfge report {folder}" in printed.replace("\n", "")
+    assert f"To draw this: pfge report {folder}" in printed.replace("\n", "")
     assert main(["formats", str(folder)]) == 0
     assert capsys.readouterr().out == printed
 

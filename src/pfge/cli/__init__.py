@@ -1,1 +1,1 @@
-"""The `pfge` command: one file a subcommand."""
+"""The `pfge` command: one file for each subcommand."""

@@ -1,4 +1,4 @@
-"""`pfge cascade`: members that answer one after another, until one is sure."""
+"""`pfge cascade`: evaluate members one after another, until the prediction is confident."""
 
 import argparse
 from pathlib import Path
@@ -23,10 +23,10 @@ def add_parser(commands: "SubParsers") -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "cascade",
-        help="ask fewer members: stop where the answer is sure",
-        description="Find on validation data how sure an answer has to be so that no other member is asked, "
-        "write that down for `pfge predict --cascade`, and print what it is worth on the test set and what "
-        f"it costs. {WHERE_FROM}",
+        help="evaluate fewer members: stop where the prediction is confident",
+        description="Fit on validation data how confident a prediction must be to stop, write the cascade "
+        "for `pfge predict --cascade`, and print its quality, members and time on the test set. "
+        f"{WHERE_FROM}",
     )
     add_ensemble_arguments(parser)
     parser.add_argument(
@@ -34,17 +34,21 @@ def add_parser(commands: "SubParsers") -> None:
         type=float,
         default=0.001,
         metavar="SHARE",
-        help="of validation images that only all members together get right (default: 0.001)",
+        help="largest share of validation images that all members classify correctly and the cascade does "
+        "not (default: 0.001)",
     )
     parser.add_argument(
-        "--max-nll-increase", type=float, metavar="X", help="above the NLL of all members, on validation data"
+        "--max-nll-increase",
+        type=float,
+        metavar="X",
+        help="largest increase of the NLL over that of all members, on validation data",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the JSON (default: ENSEMBLE/cascade.json)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file (default: ENSEMBLE/cascade.json)")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fit the cascade, write it, and print what it is worth."""
+    """Fit the cascade, write it, and print its quality and cost."""
     from pfge.cascade.fitting import fit_cascade
     from pfge.cli.tables import print_cascade
     from pfge.reports.tables.cascade import MeasuredWay
@@ -109,7 +113,10 @@ def _by_all(ensemble: "Ensemble", batches: "Iterable[Batch]") -> "CascadePredict
 
 
 def _take_turns(ways: "dict[str, Predict]") -> "tuple[list[CascadePrediction], list[list[float]]]":
-    """Return what each way predicts, and its seconds in each round."""
+    """Return the predictions of each way, and its seconds in each round.
+
+    The ways alternate, so that a change of the machine's speed affects all of them.
+    """
     from time import perf_counter
 
     seconds: list[list[float]] = [[] for _ in ways]
@@ -123,11 +130,11 @@ def _take_turns(ways: "dict[str, Predict]") -> "tuple[list[CascadePrediction], l
 
 
 def _describe(cascade: "Cascade") -> str:
-    """Say in words when a cascade stops."""
-    order = "Members answer in the order " + ", ".join(map(str, cascade.order))
+    """Describe in words when a cascade stops."""
+    order = "Members are evaluated in the order " + ", ".join(map(str, cascade.order))
     if not cascade.thresholds:
         return order
     first, last = (f"{threshold:.4f}" for threshold in (cascade.thresholds[0], cascade.thresholds[-1]))
     falling = f", falling to {last}" if last != first else ""
-    agreeing = ", if all agree," if cascade.rule == "agreement" else ""
-    return f"{order}, until one is sure{agreeing} from {first} on{falling}"
+    agreeing = " and all agree" if cascade.rule == "agreement" else ""
+    return f"{order}, until the confidence is at least {first}{falling}{agreeing}"

@@ -1,4 +1,4 @@
-"""`pfge compare`: every method of the paper from one w0."""
+"""`pfge compare`: run every method from one w0."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -14,8 +14,8 @@ def add_parser(commands: "SubParsers") -> None:
     parser = commands.add_parser(
         "compare",
         help="compare SWA, FGE, SWAG and PFGE from the same start weights",
-        description="Find w0, run every method from it at equal rates and iterations, and print a table. "
-        "Without CONFIG: scikit-learn's digits and a small network, in under a minute. "
+        description="Train or load w0, run every method from it with equal rates and iterations, and print "
+        "tables. Without CONFIG, use scikit-learn's digits and a small network, in about a minute. "
         "Running the same command again continues where it stopped.",
     )
     add_experiment_arguments(parser)
@@ -23,7 +23,7 @@ def add_parser(commands: "SubParsers") -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the comparison and print its table."""
+    """Run the comparison and print its tables."""
     experiment, folder = load_chosen_experiment(options)
 
     from pfge.cli.tables import print_comparison

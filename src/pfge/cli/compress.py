@@ -1,4 +1,4 @@
-"""`pfge compress`: a saved ensemble in fewer bytes."""
+"""`pfge compress`: store an ensemble in fewer bytes."""
 
 import argparse
 import warnings
@@ -23,69 +23,81 @@ def add_parser(commands: "SubParsers") -> None:
         "compress",
         help="store an ensemble's members as one base and a few bits each",
         description="Write a compressed copy of a saved ensemble; Ensemble.load opens it like any other. "
-        "With --budget, the bits of each tensor are chosen by the error that a byte removes, and with "
-        "--max-kl or --max-nll-increase by predictions on validation data. Only these two and --refresh need "
+        "--budget chooses the bits of each tensor by the error that each byte removes; --max-kl and "
+        "--max-nll-increase choose them by predictions on validation data. Only these two and --refresh need "
         f"the data. {WHERE_FROM}",
     )
     add_ensemble_arguments(parser)
-    parser.add_argument("out", type=Path, metavar="OUT", help="the folder for the compressed copy")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder for the compressed copy")
     parser.add_argument(
-        "--base-bits", choices=("8", "16", "32", "none"), default="8", help="of what is shared"
+        "--base-bits",
+        choices=("8", "16", "32", "none"),
+        default="8",
+        help="bits of the shared base (default: 8)",
     )
-    parser.add_argument("--delta-bits", type=int, metavar="1-8", help="of what each member adds (default: 3)")
+    parser.add_argument("--delta-bits", type=int, metavar="1-8", help="bits of each member (default: 3)")
     parser.add_argument(
         "--group",
         type=parse_group,
         default=64,
         metavar="N",
-        help="numbers that share a step; none for those of an output channel (default: 64)",
+        help="how many numbers share a quantization step; none for one per output channel (default: 64)",
     )
     parser.add_argument(
-        "--small-bits", type=int, choices=(16, 32), default=32, help="of BatchNorm, biases and the like"
+        "--small-bits",
+        type=int,
+        choices=(16, 32),
+        default=32,
+        help="bits of BatchNorm, biases and other small tensors (default: 32)",
     )
     parser.add_argument(
         "--budget",
         type=parse_bytes,
         metavar="BYTES",
-        help="for the tensors, as 700kB or 2MB; where validation data is known, it decides between bits "
-        "that differ and bits that do not",
+        help="largest size of the tensors, such as 700kB or 2MB; if there is validation data, it decides "
+        "between equal and different bits for the tensors",
     )
     parser.add_argument(
         "--max-kl",
         type=float,
         metavar="X",
-        help="the fewest bytes whose predictions differ by X nats at most",
+        help="use the fewest bytes whose predictions differ by at most X nats",
     )
     parser.add_argument(
-        "--max-nll-increase", type=float, metavar="X", help="the fewest bytes whose NLL is X higher at most"
+        "--max-nll-increase",
+        type=float,
+        metavar="X",
+        help="use the fewest bytes whose NLL is at most X higher",
     )
     parser.add_argument(
         "--refresh",
         action="store_true",
-        help="recompute BatchNorm over training data afterwards, and keep that if it helps",
+        help="recompute BatchNorm over training data after compression, and keep the result if it is better",
     )
     parser.set_defaults(run=run)
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes that a number with or without kB, MB or GB stands for."""
+    """Return the number of bytes in a text such as 700kB, 2MB or 1000."""
     unit = next(unit for unit in UNITS if text.endswith(unit))
     try:
         return round(float(text.removesuffix(unit)) * UNITS[unit])
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes such as 700kB or 2MB") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 700kB or 2MB") from None
 
 
 def parse_group(text: str) -> int | None:
-    """Return how many numbers share a step; None for those of an output channel."""
+    """Return how many numbers share a step, or None for one step per output channel."""
     try:
         return None if text == "none" else int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number, or none for a step a channel") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be a number, or none for one step per channel"
+        ) from None
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compress, write, and say what it takes and what it costs."""
+    """Compress, write, and print the size and the loss of quality."""
     from functools import partial
 
     from torch import nn
@@ -96,14 +108,14 @@ def run(options: argparse.Namespace) -> int:
 
     out: Path = options.out
     if options.ensemble.resolve() == out.resolve():
-        raise ValueError(f"OUT must be another folder than ENSEMBLE, got {out} for both")
+        raise ValueError(f"OUT and ENSEMBLE must be different folders, got {out} for both")
     target = _target(options)
     base_bits = None if options.base_bits == "none" else int(options.base_bits)
     settings = PackSettings(base_bits, options.group, options.small_bits)
     prepare_for_overwrite(out)  # before any long work
     session = _open_session(options)
     if session is None:
-        # No predictions, so no model is built; a partial leaves no name in the manifest.
+        # Nothing predicts, so no model is needed. A partial has no name that could enter the manifest.
         ensemble, validation = Ensemble.load(options.ensemble, partial(nn.Identity)), None
     else:
         ensemble = session.load_ensemble(options.ensemble)
@@ -138,7 +150,7 @@ def _target(options: argparse.Namespace) -> "Target":
     given = [[name for name in way if getattr(options, name) is not None] for way in ways]
     if len(named := [names[0] for names in given if names]) > 1:
         flags = " and ".join("--" + name.replace("_", "-") for name in named)
-        raise ValueError(f"bits are given or chosen in one way, got {flags}; leave all but one out")
+        raise ValueError(f"bits must be chosen by one option, got {flags}; leave out all but one")
     if options.budget is not None:
         return Budget(options.budget)
     if options.max_kl is not None or options.max_nll_increase is not None:
@@ -147,7 +159,7 @@ def _target(options: argparse.Namespace) -> "Target":
 
 
 def _open_session(options: argparse.Namespace) -> "Session | None":
-    """Set the experiment up if data is needed, or could be of use and is known."""
+    """Set up the experiment if its data is needed, or if it is known and helps to choose bits."""
     needed = options.refresh or options.max_kl is not None or options.max_nll_increase is not None
     given = options.config or options.set
     if not needed and not given and (options.budget is None or not is_in_run(options.ensemble)):

@@ -1,4 +1,4 @@
-"""`pfge connect`: how well adjacent members are connected."""
+"""`pfge connect`: measure how well adjacent members are connected."""
 
 import argparse
 from pathlib import Path
@@ -27,9 +27,9 @@ def add_parser(commands: "SubParsers") -> None:
         "--pairs",
         type=_number_or_all,
         metavar="N",
-        help="how many adjacent pairs of each ensemble, or all (default: all of PFGE's, as many of FGE's)",
+        help="number of adjacent pairs of each ensemble, or all (default: all of PFGE, as many of FGE)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="decides which pairs those are (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choice of pairs (default: 0)")
     add_setting_arguments(parser, "connect.rate=0.01")
     add_trust_argument(parser)
     parser.set_defaults(run=run)

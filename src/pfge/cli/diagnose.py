@@ -1,4 +1,4 @@
-"""`pfge diagnose`: what the geometry of a run's members shows, in words."""
+"""`pfge diagnose`: report whether members connect and differ, in words."""
 
 import argparse
 from pathlib import Path
@@ -14,14 +14,14 @@ def add_parser(commands: "SubParsers") -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "diagnose",
-        help="say whether a run's members connect and differ, and what to change",
-        description="Look at adjacent members of a finished run: barriers on the straight line between them, "
+        help="report whether a run's members connect and differ, and what to change",
+        description="Examine adjacent members of a finished run: barriers on the straight line between them, "
         "distance, angle, disagreement, BatchNorm and learning rates. Only training and validation data "
-        "are used, so that what you change is not chosen on the test set.",
+        "are used, so that settings are not chosen on the test set.",
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
-        "--methods", nargs="+", default=[], metavar="NAME", help="whose ensembles (default: PFGE)"
+        "--methods", nargs="+", default=[], metavar="NAME", help="methods to examine (default: PFGE)"
     )
     add_setting_arguments(parser, "data.root=/data")
     add_trust_argument(parser)

@@ -10,26 +10,28 @@ if TYPE_CHECKING:
     from pfge.lab.config.schema import Experiment
     from pfge.lab.session import Session
 
-WHERE_FROM = "An ensemble in a run folder has the run's data and model; any other needs --config, or --set."
+WHERE_FROM = "An ensemble in a run folder uses the run's data and model; any other needs --config or --set."
 
 
 def add_ensemble_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which ensemble, and which data and model it has."""
+    """Add the arguments that select an ensemble, its data and its model."""
     parser.add_argument("ensemble", type=Path, metavar="ENSEMBLE", help="a folder with a manifest.json")
-    parser.add_argument("--config", type=Path, metavar="CONFIG", help="a .toml file, if not that of the run")
+    parser.add_argument(
+        "--config", type=Path, metavar="CONFIG", help="a .toml file to use instead of the run's config"
+    )
     add_setting_arguments(parser, "data.name=mnist")
     add_trust_argument(parser)
 
 
 def is_in_run(ensemble: Path) -> bool:
-    """Tell whether an ensemble lies in a run folder, whose config then says its data and model."""
+    """Return whether an ensemble is in a run folder, whose config has its data and model."""
     from pfge.lab.run.folder import RunFolder
 
     return RunFolder.of_ensemble(ensemble) is not None
 
 
 def open_session_of(options: argparse.Namespace) -> "Session":
-    """Set up the experiment that an ensemble belongs to, by its run's config or the one that is given."""
+    """Set up the experiment of an ensemble, from its run's config or the given one."""
     from pfge.lab.engine import Engine
     from pfge.lab.run.folder import RunFolder
     from pfge.lab.run.progress import Reporter
@@ -52,9 +54,8 @@ def _load_experiment_of(options: argparse.Namespace) -> "Experiment":
         return run.load_experiment(settings, trust_code=options.trust_code)
     if options.set:
         return load_experiment(None, settings)
-    read_manifest(options.ensemble)  # first whether it is an ensemble at all
+    read_manifest(options.ensemble)  # reports first if it is not an ensemble at all
     raise StorageError(
         f"{options.ensemble} is not a run's RUN/seed-N/ensembles/METHOD, so its data and model are not "
-        "known; give --config RUN/config.toml of the run that it comes from, or --set data.name=... "
-        "--set model.name=..."
+        "known; give --config RUN/config.toml of its run, or --set data.name=... --set model.name=..."
     )

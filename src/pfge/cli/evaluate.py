@@ -1,4 +1,4 @@
-"""`pfge evaluate`: what a saved ensemble is worth, and whether it knows what it does not know."""
+"""`pfge evaluate`: measure a saved ensemble: calibration, unknown inputs, corrupted inputs."""
 
 import argparse
 from pathlib import Path
@@ -22,11 +22,15 @@ def add_parser(commands: "SubParsers") -> None:
     parser.add_argument(
         "--calibrate",
         choices=("pooled", "members"),
-        help="first fit a temperature on validation data, of the mean or of each member, and save it with "
-        "the ensemble",
+        help="first fit temperatures on validation data, one for the mean or one for each member, and save "
+        "them with the ensemble",
     )
     parser.add_argument(
-        "--ood", action="append", default=[], metavar="DATASET", help="tell its images from the test set's"
+        "--ood",
+        action="append",
+        default=[],
+        metavar="DATASET",
+        help="measure how well its images are separated from the test set",
     )
     parser.add_argument(
         "--corruptions",
@@ -37,11 +41,14 @@ def add_parser(commands: "SubParsers") -> None:
         "jpeg, or all",
     )
     parser.add_argument(
-        "--against", type=Path, metavar="ENSEMBLE", help="another, as before compression: tell the difference"
+        "--against",
+        type=Path,
+        metavar="ENSEMBLE",
+        help="compare with another ensemble, such as the one before compression",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the corruptions")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the corruptions (default: 0)")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the JSON (default: ENSEMBLE/evaluation.json)"
+        "--out", type=Path, metavar="FILE", help="JSON file (default: ENSEMBLE/evaluation.json)"
     )
     parser.set_defaults(run=run)
 

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which experiment, and where."""
+    """Add the arguments that select an experiment and its run folder."""
     parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG", help="a .toml file")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="the run folder (default: runs/NAME)")
-    parser.add_argument("--seeds", metavar="1,2,3", help="the same as --set seeds=[1,2,3]")
+    parser.add_argument("--seeds", metavar="1,2,3", help="same as --set seeds=[1,2,3]")
     add_setting_arguments(parser, "ensemble.high=0.1")
 
 
 def load_chosen_experiment(options: argparse.Namespace) -> "tuple[Experiment, Path]":
-    """Return the experiment that the arguments name, and its run folder."""
+    """Return the selected experiment and its run folder."""
     from pfge.lab.config.toml import load_experiment
 
     seeds = [f"seeds=[{options.seeds}]"] if options.seeds else []

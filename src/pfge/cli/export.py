@@ -1,4 +1,4 @@
-"""`pfge export`: a saved ensemble as one file that answers probabilities, without this library."""
+"""`pfge export`: write an ensemble as one file that predicts without this library."""
 
 import argparse
 from pathlib import Path
@@ -20,25 +20,28 @@ def add_parser(commands: "SubParsers") -> None:
     parser = commands.add_parser(
         "export",
         help="write an ensemble as one file for ONNX Runtime or torch.export",
-        description="Write the whole ensemble as one file that maps normalized images to probabilities, at "
-        "its temperatures, for batches of any size; packed members stay packed. The file is checked "
-        f"before it gets its name. {WHERE_FROM}",
+        description="Write the whole ensemble as one file that maps normalized images to probabilities, with "
+        "its temperatures, for batches of any size. Packed members stay packed. The file is compared with "
+        f"PyTorch before it gets its name. {WHERE_FROM}",
     )
     add_ensemble_arguments(parser)
-    parser.add_argument("out", type=Path, metavar="OUT", help="the file, as ensemble.onnx")
+    parser.add_argument("out", type=Path, metavar="OUT", help="file to write, such as ensemble.onnx")
     parser.add_argument(
-        "--format", choices=("onnx", "torch"), default="onnx", help="torch is a .pt2 of torch.export"
+        "--format",
+        choices=("onnx", "torch"),
+        default="onnx",
+        help="onnx (default), or torch for a .pt2 file of torch.export",
     )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Export, and say what the file takes."""
+    """Export, and print what the file contains."""
     from pfge.ensemble import Ensemble
     from pfge.export import export_onnx, export_torch
 
     session = open_session_of(options)
-    # Not with the engine's forward pass: a file takes inputs alone, in float32.
+    # Without the engine's forward pass: the file takes only inputs, in float32.
     ensemble = Ensemble.load(options.ensemble, session.build_model)
     example = session.first_inputs(EXAMPLES)
     if options.format == "onnx":

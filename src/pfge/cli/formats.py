@@ -1,4 +1,4 @@
-"""`pfge formats`: what a run's ensembles take and are worth in each format that they can be shipped in."""
+"""`pfge formats`: measure a run's ensembles in each storage format."""
 
 import argparse
 from pathlib import Path
@@ -14,11 +14,11 @@ def add_parser(commands: "SubParsers") -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "formats",
-        help="measure every ensemble of a run compressed and not, whole and as a cascade",
+        help="measure every ensemble of a run in every storage format, whole and as a cascade",
         description="Store every ensemble of a finished comparison as float32, as int8, and as an int8 base "
         "with 3 bits or 1 bit for each member, and print bytes, forward passes, accuracy and NLL on the test "
-        "set. With validation data, each is also measured as a cascade, whose members answer until an "
-        "example is sure. Running the same command again measures only what is missing.",
+        "set. With validation data, each is also measured as a cascade, which stops evaluating members once "
+        "the prediction is confident. Running the same command again measures only what is missing.",
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder of pfge compare")
     add_setting_arguments(parser, "data.root=/data")

@@ -1,4 +1,4 @@
-"""`pfge landscape`: a picture of the loss on the plane through three members."""
+"""`pfge landscape`: draw the loss on the plane through three members."""
 
 import argparse
 from pathlib import Path
@@ -15,27 +15,37 @@ def add_parser(commands: "SubParsers") -> None:
     parser = commands.add_parser(
         "landscape",
         help="draw the loss on the plane through three members",
-        description="Measure a grid on the plane through three members of PFGE, BatchNorm refreshed at each "
-        "point, and draw it with w0, the trajectory, SWA, the members and the fitted curves of pfge connect. "
-        "What is off the plane is drawn where its shadow falls.",
+        description="Measure the loss on a grid on the plane through three members of PFGE, with BatchNorm "
+        "refreshed at each point, and draw it with w0, the trajectory, SWA, the members and the curves of "
+        "pfge connect. Points off the plane are projected onto it.",
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
-        "--members", type=int, nargs=3, default=[1, 2, 3], metavar="N", help="which three, from 1"
+        "--members",
+        type=int,
+        nargs=3,
+        default=[1, 2, 3],
+        metavar="N",
+        help="numbers of the three members, counted from 1",
     )
     parser.add_argument(
-        "--quantity", choices=("train_loss", "train_error", "test_error"), default="train_loss", help="what"
+        "--quantity",
+        choices=("train_loss", "train_error", "test_error"),
+        default="train_loss",
+        help="what to draw",
     )
-    parser.add_argument("--grid", type=int, default=11, help="points on each side")
-    parser.add_argument("--images", type=int, default=2000, help="that each point is measured on")
-    parser.add_argument("--seed", type=int, help="of the run (default: its first)")
+    parser.add_argument("--grid", type=int, default=11, help="points on each side (default: 11)")
+    parser.add_argument(
+        "--images", type=int, default=2000, help="images to measure each point on (default: 2000)"
+    )
+    parser.add_argument("--seed", type=int, help="seed of the run (default: its first)")
     add_setting_arguments(parser, "data.root=/data")
     add_trust_argument(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure the grid, write it and its picture."""
+    """Measure the grid, and write it and its figure."""
     from pfge.lab.experiments.landscape import make_landscape
     from pfge.lab.run.progress import Reporter
     from pfge.reports.figures.landscape import draw_landscape
@@ -53,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         trust_code=options.trust_code,
     )
     write_json(options.folder / "landscape.json", found.to_json())
-    picture = options.folder / "landscape.svg"
-    write_text(picture, draw_landscape(found))
-    print(f"The picture: {picture}")
+    figure = options.folder / "landscape.svg"
+    write_text(figure, draw_landscape(found))
+    print(f"Figure: {figure}")
     return 0

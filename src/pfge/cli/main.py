@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output, as `head` does, has had enough; nor may Python complain of it at its end.
+        # The reader, such as `head`, closed the pipe. Without the redirection, Python would report the same
+        # error again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError) as error:

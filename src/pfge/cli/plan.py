@@ -1,4 +1,4 @@
-"""`pfge plan`: what fits into a memory, before anything is trained."""
+"""`pfge plan`: print what fits into a memory, before training."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -14,24 +14,44 @@ def add_parser(commands: "SubParsers") -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "plan",
-        help="say which ensembles fit into a memory, and where their members are taken",
-        description="Print, for each method and each format of storing, the most members that fit into the "
-        "memory at test time, their bytes, the memory that collecting them takes, and the iterations and "
-        "rates at which they are taken. Nothing is trained, and the model takes no memory.",
+        help="print which ensembles fit into a memory, and where their members are taken",
+        description="Print, for each method and storage format, the largest number of members that fit into "
+        "the memory at test time, their bytes, the memory needed to collect them, and the iterations and "
+        "learning rates at which they are taken. Nothing is trained, and the model is not allocated.",
     )
-    parser.add_argument("--memory", type=parse_bytes, required=True, metavar="BYTES", help="as 700kB or 20MB")
-    parser.add_argument("--epochs", type=float, required=True, metavar="N", help="of the ensembling phase")
-    parser.add_argument("--model", required=True, metavar="NAME", help="as model.name in a config")
-    parser.add_argument("--classes", type=int, required=True, metavar="N", help="that it tells apart")
-    parser.add_argument("--channels", type=int, default=3, metavar="N", help="of an image (default: 3)")
     parser.add_argument(
-        "--images", type=int, default=50_000, metavar="N", help="in an epoch (default: 50000)"
+        "--memory",
+        type=parse_bytes,
+        required=True,
+        metavar="BYTES",
+        help="memory at test time, such as 700kB or 20MB",
     )
-    parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="(default: 128)")
-    parser.add_argument("--cycle", type=float, default=2, metavar="EPOCHS", help="c (default: 2)")
-    parser.add_argument("--period", type=float, default=10, metavar="EPOCHS", help="P of PFGE (default: 10)")
-    parser.add_argument("--low", type=float, default=5e-4, metavar="RATE", help="alpha1 (default: 0.0005)")
-    parser.add_argument("--high", type=float, default=0.05, metavar="RATE", help="alpha2 (default: 0.05)")
+    parser.add_argument(
+        "--epochs", type=float, required=True, metavar="N", help="length of the ensembling phase"
+    )
+    parser.add_argument("--model", required=True, metavar="NAME", help="model.name in a config")
+    parser.add_argument("--classes", type=int, required=True, metavar="N", help="number of classes")
+    parser.add_argument(
+        "--channels", type=int, default=3, metavar="N", help="channels of an image (default: 3)"
+    )
+    parser.add_argument(
+        "--images", type=int, default=50_000, metavar="N", help="images in an epoch (default: 50000)"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=128, metavar="N", help="images in a batch (default: 128)"
+    )
+    parser.add_argument(
+        "--cycle", type=float, default=2, metavar="EPOCHS", help="cycle c of the learning rate (default: 2)"
+    )
+    parser.add_argument(
+        "--period", type=float, default=10, metavar="EPOCHS", help="period P of PFGE (default: 10)"
+    )
+    parser.add_argument(
+        "--low", type=float, default=5e-4, metavar="RATE", help="lowest learning rate (default: 0.0005)"
+    )
+    parser.add_argument(
+        "--high", type=float, default=0.05, metavar="RATE", help="highest learning rate (default: 0.05)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -43,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
     layout = describe_layout(options.model, classes=options.classes, channels=options.channels)
     plans = find_plans(options.memory, layout, _setting(options))
-    title = f"{options.model}, {count_bytes(layout):,} bytes a model; {options.memory:,} bytes at test time"
+    title = f"{options.model}, {count_bytes(layout):,} bytes per model; {options.memory:,} bytes at test time"
     print_plans(plans, title)
     return 0
 
@@ -67,5 +87,5 @@ def _setting(options: argparse.Namespace) -> "Setting":
         low=options.low,
         high=options.high,
     )
-    Experiment(ensemble=settings)  # checks them
+    Experiment(ensemble=settings)  # raises if a setting is wrong
     return settings.setting(count_batches(options.images, options.batch_size))

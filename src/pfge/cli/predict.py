@@ -1,4 +1,4 @@
-"""`pfge predict`: what a saved ensemble says of picture files."""
+"""`pfge predict`: classify image files with a saved ensemble."""
 
 import argparse
 import sys
@@ -18,23 +18,28 @@ def add_parser(commands: "SubParsers") -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "predict",
-        help="say what is in picture files, with probabilities",
-        description="Print the most probable classes of each picture, which is cropped and resized as the "
-        "ensemble's test images. A file that is no picture is named, and the others are answered. "
+        help="classify image files",
+        description="Print the most probable classes of each image, which is cropped and resized like the "
+        "ensemble's test images. A file that cannot be read is reported, and the others are classified. "
         f"{WHERE_FROM}",
     )
     add_ensemble_arguments(parser)
-    parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="a picture file")
-    parser.add_argument("--top", type=int, default=3, metavar="N", help="how many classes (default: 3)")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="an image file")
     parser.add_argument(
-        "--cascade", type=Path, metavar="FILE", help="ask members one after another, until one is sure"
+        "--top", type=int, default=3, metavar="N", help="number of classes to print (default: 3)"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object per line")
+    parser.add_argument(
+        "--cascade",
+        type=Path,
+        metavar="FILE",
+        help="evaluate members one after another, by a file of pfge cascade",
     )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a line for each picture; 2 if a file could not be read."""
+    """Print a line for each image; return 2 if a file could not be read."""
     import json
 
     from pfge.lab.data import DataError
@@ -64,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _predict(session: "Session", options: argparse.Namespace, inputs: "list[Tensor]") -> "list[Tensor]":
-    """Return the probabilities of each picture."""
+    """Return the probabilities of each image."""
     import torch
 
     from pfge.cascade.cascade import Cascade

@@ -1,4 +1,4 @@
-"""`pfge pretrain`: the start weights of a comparison."""
+"""`pfge pretrain`: train or load the start weights of a comparison."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -13,9 +13,9 @@ def add_parser(commands: "SubParsers") -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "pretrain",
-        help="find the start weights w0 of a comparison",
-        description="Find w0 for every seed, and print where it is and what it is worth. `pfge compare` "
-        "with the same arguments then goes on from there. "
+        help="train or load the start weights w0 of a comparison",
+        description="Train or load w0 for every seed, and print its file and its quality. `pfge compare` "
+        "with the same arguments continues from it. "
         "Running the same command again continues where it stopped.",
     )
     add_experiment_arguments(parser)
@@ -23,7 +23,7 @@ def add_parser(commands: "SubParsers") -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Find w0 and print its worth."""
+    """Train or load w0 and print its quality."""
     experiment, folder = load_chosen_experiment(options)
 
     from pfge.cli.tables import print_start_weights

@@ -1,4 +1,4 @@
-"""`pfge report`: runs as one page, as tables for a paper, as figures."""
+"""`pfge report`: show runs as one page, as tables for a paper, or as figures."""
 
 import argparse
 from pathlib import Path
@@ -20,21 +20,23 @@ def add_parser(commands: "SubParsers") -> None:
         "or print their tables, or draw their figures.",
     )
     parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="a run folder")
-    parser.add_argument("--format", choices=FORMATS, default="html", help="a page, or tables to print")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="html", help="html for a page (default); others print tables"
+    )
     parser.add_argument(
         "--table", metavar="NAME", help="print only this table, such as methods, calibration or differences"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="where the page or the tables go (a page: RUN/report.html)"
+        "--out", type=Path, metavar="FILE", help="file for the page or the tables (default: RUN/report.html)"
     )
     parser.add_argument(
-        "--figures", type=Path, metavar="FOLDER", help="draw every figure as SVG and PNG instead (matplotlib)"
+        "--figures", type=Path, metavar="FOLDER", help="draw every figure as SVG and PNG (needs matplotlib)"
     )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make what was asked for and say where it is."""
+    """Make the page, tables or figures, and print their files."""
     import warnings
 
     from pfge.reports.page.page import make_page

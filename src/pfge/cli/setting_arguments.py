@@ -1,25 +1,29 @@
-"""The arguments that change the settings of an experiment, or say how far those of a run are trusted."""
+"""The arguments that change the settings of an experiment, or trust those of a run."""
 
 import argparse
 
 
 def add_setting_arguments(parser: argparse.ArgumentParser, example: str) -> None:
-    """Add the arguments that override settings; the example is one of them, as key=value."""
+    """Add the arguments that override settings; `example` is an override, as key=value."""
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help=f"override a setting, as {example}"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"override a setting, such as {example}",
     )
-    parser.add_argument("--download", action="store_true", help="fetch data that is missing")
+    parser.add_argument("--download", action="store_true", help="download missing data")
 
 
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument by which a command that reads a run trusts the run's own config."""
+    """Add the argument that makes a command trust the config of the run that it reads."""
     parser.add_argument(
         "--trust-code",
         action="store_true",
-        help="import the functions and read the files that the run's own config names: only if you trust it",
+        help="import the functions and read the files that the run's config names; use only if you trust it",
     )
 
 
 def given_settings(options: argparse.Namespace) -> list[str]:
-    """Return the overrides that the arguments give, in the form key=value."""
+    """Return the overrides in the arguments, as key=value."""
     return [*options.set, *(["data.download=true"] if options.download else [])]

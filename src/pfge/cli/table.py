@@ -1,4 +1,4 @@
-"""`pfge table`: the results of a run as Markdown."""
+"""`pfge table`: print the results of a run as Markdown."""
 
 import argparse
 from pathlib import Path
@@ -13,15 +13,17 @@ def add_parser(commands: "SubParsers") -> None:
     parser = commands.add_parser(
         "table",
         help="print the results of a run as Markdown",
-        description="Print the tables of a run, finished or not, and the command and machine they come from.",
+        description="Print the tables of a run, finished or not, with the command and machine of the run.",
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--part", choices=("test", "validation"), default="test", help="of the data")
+    parser.add_argument(
+        "--part", choices=("test", "validation"), default="test", help="part of the data (default: test)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the table and where it comes from."""
+    """Print the tables, the command and the machine."""
     import warnings
 
     from pfge.reports.contents import comparison_tables
@@ -35,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     rows = [row for row in found.results if options.part in row.metrics]
     if not rows:
         path = found.folder.path
-        raise StorageError(f"{path} holds no {options.part} results yet; run pfge compare --out {path}")
+        raise StorageError(f"{path} has no {options.part} results yet; run pfge compare --out {path}")
     for table in comparison_tables(found.folder, rows, found.formats, options.part):
         print(f"{to_markdown(table)}\n")
     seeds = sorted({row.seed for row in rows})

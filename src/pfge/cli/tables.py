@@ -1,4 +1,4 @@
-"""What the commands print in a terminal: tables, and what stands around them."""
+"""Tables and messages that the commands print in a terminal."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ from pfge.reports.tables.render_terminal import console, print_table
 
 
 def print_comparison(rows: Sequence[ComparisonRow], experiment: Experiment, path: Path) -> None:
-    """Print the tables of a comparison and where everything is."""
+    """Print the tables of a comparison and its folder."""
     if not _is_first_process():
         return
     title = f"{experiment.name}: {experiment.model.name} on {experiment.data.name}, test set"
@@ -42,35 +42,35 @@ def print_comparison(rows: Sequence[ComparisonRow], experiment: Experiment, path
 
 
 def print_evaluation(found: EnsembleEvaluation, file: Path) -> None:
-    """Print the tables of one ensemble and where they are."""
+    """Print the tables of one ensemble and the file of all results."""
     subject = f"{found.method or 'ensemble'}, {found.members} members, {found.bytes:,} bytes"
     for table in evaluation_tables(found, subject):
         print_table(table)
-    _say(f"Everything as JSON: {file}")
+    _say(f"All results as JSON: {file}")
 
 
 def print_diagnosis(found: Diagnosis) -> None:
-    """Print what was found of one ensemble, as a table and in words."""
+    """Print the diagnosis of one ensemble, as a table and in words."""
     print_table(diagnosis_table(found))
     for sentence in in_words(found):
         _say(f"- {sentence}", wrap=False)
 
 
 def print_connectivity(rows: Sequence[ConnectivityRow], where: str) -> None:
-    """Print the three tables of connectivity, and where the figure is."""
+    """Print the three tables of connectivity, and a line on the figure."""
     for table in connectivity_tables(rows):
         print_table(table)
     _say(where)
 
 
 def print_formats(rows: Sequence[FormatRow], folder: Path) -> None:
-    """Print what each format takes and is worth, and how to see it."""
+    """Print the size and quality of each storage format, and the command that draws them."""
     print_table(formats_table(rows))
-    _say(f"One picture of it: pfge report {folder}")
+    _say(f"To draw this: pfge report {folder}")
 
 
 def print_start_weights(found: Sequence[StartWeights]) -> None:
-    """Print where each seed's w0 is and what it is worth."""
+    """Print the file and the quality of each seed's w0."""
     if not _is_first_process():
         return
     for w0 in found:
@@ -84,7 +84,7 @@ def print_start_weights(found: Sequence[StartWeights]) -> None:
 
 
 def print_plans(plans: Sequence[Plan], title: str) -> None:
-    """Print what fits, and where each method takes its members."""
+    """Print which ensembles fit, and where each method takes its members."""
     print_table(plans_table(plans, title))
     print(f"Each run has {plans[0].setting.iterations:,} iterations.")
     for line in dict.fromkeys(_where(plan) for plan in plans):
@@ -92,7 +92,7 @@ def print_plans(plans: Sequence[Plan], title: str) -> None:
 
 
 def print_cascade(ways: Sequence[MeasuredWay], title: str) -> None:
-    """Print what a cascade is worth and costs, between one member and all."""
+    """Print the quality and cost of a cascade, beside those of one member and of all."""
     print_table(cascade_table(ways, title))
 
 
