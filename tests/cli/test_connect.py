@@ -79,7 +79,7 @@ def test_too_many_pairs_are_refused(capsys: Captured, folder: Path) -> None:
 
 def test_a_folder_without_a_run_is_one_line(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "none"
-    assert refused(capsys, str(path)) == f"{path} holds no run; make one by pfge compare --out {path}"
+    assert refused(capsys, str(path)) == f"{path} is not a run folder; make one by pfge compare --out {path}"
 
 
 def test_a_number_of_pairs_is_a_number_or_all(capsys: Captured, folder: Path) -> None:

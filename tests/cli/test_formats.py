@@ -53,8 +53,8 @@ def test_other_commands_show_them_too(capsys: Captured, folder: Path) -> None:
 def test_mistakes_end_in_one_line(capsys: Captured, folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "none"
     assert refused(capsys, ["formats", str(path)]) == (
-        f"{path} holds no run; make one by pfge compare --out {path}"
+        f"{path} is not a run folder; make one by pfge compare --out {path}"
     )
-    assert "was made by another config" in refused(
+    assert "was made with another config" in refused(
         capsys, ["formats", str(folder), "--set", "ensemble.high=1"]
     )

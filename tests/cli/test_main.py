@@ -218,7 +218,7 @@ def test_a_run_folder_of_another_config_is_refused(capsys: Captured, tmp_path: P
         pass
     message = refused(capsys, compare("--out", "out", settings=("ensemble.high=0.1",)))
     assert message.startswith(
-        "out was made by another config, where this one has ensemble.high = 0.1 (was 0.05)"
+        "out was made with another config, where this one has ensemble.high = 0.1 (was 0.05)"
     )
 
 
@@ -237,9 +237,7 @@ def test_a_run_folder_in_use_is_refused(capsys: Captured, tmp_path: Path) -> Non
 
 def test_a_file_in_the_way_of_a_run_folder_is_named(capsys: Captured, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
-    assert refused(capsys, compare("--out", "out")).startswith(
-        "out must be a folder, but a file is in its way"
-    )
+    assert refused(capsys, compare("--out", "out")).startswith("out must be a folder, but it is a file")
 
 
 @pytest.mark.skipif(

@@ -22,8 +22,8 @@ def test_what_fits_is_printed_with_where_members_are_taken(capsys: Captured) -> 
 def test_a_remainder_is_warned_of(capsys: Captured) -> None:
     assert main([*PLAN, "--memory", "9MB", "--period", "9", "--images", "10", "--batch-size", "10"]) == 0
     told = capsys.readouterr().err
-    assert "pfge: warning: a period of 9 iterations is no multiple of the cycle of 2" in told
-    assert "pfge: warning: 40 iterations are no multiple of the period of 9" in told
+    assert "pfge: warning: a period of 9 iterations is not a multiple of the cycle of 2" in told
+    assert "pfge: warning: 40 iterations are not a multiple of the period of 9" in told
 
 
 @pytest.mark.parametrize(

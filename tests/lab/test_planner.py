@@ -104,8 +104,8 @@ def test_a_memory_that_nobody_can_keep_to_is_refused_with_the_smallest() -> None
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        (replace(SETTING, cycle=4), "no multiple of the cycle of 4: the last 2 iterations of each period"),
-        (replace(SETTING, period=12), "no multiple of the period of 12: PFGE does not use the last 4;"),
+        (replace(SETTING, cycle=4), "not a multiple of the cycle of 4: the last 2 iterations of each period"),
+        (replace(SETTING, period=12), "not a multiple of the period of 12: PFGE does not use the last 4;"),
     ],
 )
 def test_a_remainder_is_warned_of(setting: Setting, expected: str) -> None:

@@ -13,7 +13,7 @@ from pfge.lab.malloc import keep_freed_memory
 
 
 class Engine:
-    """One process of an experiment, alone or among several."""
+    """One of the processes of an experiment."""
 
     def __init__(self, settings: EngineSettings):
         self._settings = settings
@@ -75,11 +75,11 @@ class Engine:
         return cast(Tensor, self._fabric.all_reduce(tensor, reduce_op="sum"))
 
     def wait_for_all(self) -> None:
-        """Return when every process has come here."""
+        """Wait until every process has reached this point."""
         self._fabric.barrier()
 
     def first_does(self, action: Callable[[], object]) -> None:
-        """Let the first process do something that the others then rely on."""
+        """Run an action in the first process only, and let the others wait for it."""
         if self.is_first:
             action()
         self.wait_for_all()

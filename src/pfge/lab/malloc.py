@@ -1,4 +1,4 @@
-"""Freed memory stays with the process, so that no training step has to ask the system for it again."""
+"""Keep freed memory in the process, so that a training step does not request it from the system again."""
 
 import ctypes
 import os

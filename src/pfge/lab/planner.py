@@ -1,4 +1,4 @@
-"""What fits into a memory: method, members, bits, and where each member is taken."""
+"""Find which ensembles fit into a memory: methods, members, bits, and where each member is taken."""
 
 import warnings
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from pfge.weights import Weights, count_bytes, view_weights
 
 @dataclass(frozen=True)
 class Plan:
-    """One way to spend a memory.
+    """One way to use a memory.
 
     Attributes:
         method: Its name.
@@ -34,7 +34,7 @@ class Plan:
 
     @property
     def iterations(self) -> list[int]:
-        """The iteration after which each of the members is there."""
+        """The iteration at which each member is complete."""
         return _iterations(METHODS[self.method], self.setting)[-self.members :]
 
     @property
@@ -49,7 +49,7 @@ def describe_layout(name: str, *, classes: int, channels: int = 3) -> Weights:
     try:
         with torch.device("meta"):
             return view_weights(build_model(name, classes=classes, channels=channels))
-    except (NotImplementedError, RuntimeError):  # it reads numbers while it is built
+    except (NotImplementedError, RuntimeError):  # the model reads values while it is built
         with torch.random.fork_rng():
             return view_weights(build_model(name, classes=classes, channels=channels))
 
@@ -68,7 +68,7 @@ def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
     Args:
         memory: Bytes for the members at test time.
         layout: As of `describe_layout`.
-        setting: What is asked for; a plan's period is this one or longer.
+        setting: The required setting; a plan's period is this one or longer.
 
     Raises:
         ValueError: Nothing fits.
@@ -134,13 +134,13 @@ def _mean_bytes(layout: Weights) -> int:
 def _warn_of_remainders(setting: Setting) -> None:
     if unused := setting.period % setting.cycle:
         warnings.warn(
-            f"a period of {setting.period} iterations is no multiple of the cycle of {setting.cycle}: the "
-            f"last {unused} iterations of each period are averaged nowhere; choose a multiple of it",
+            f"a period of {setting.period} iterations is not a multiple of the cycle of {setting.cycle}: the "
+            f"last {unused} iterations of each period are not averaged; choose a multiple of it",
             stacklevel=3,
         )
     if unused := setting.iterations % setting.period:
         warnings.warn(
-            f"{setting.iterations} iterations are no multiple of the period of {setting.period}: PFGE does "
-            f"not use the last {unused}; choose a multiple of {setting.period}",
+            f"{setting.iterations} iterations are not a multiple of the period of {setting.period}: PFGE "
+            f"does not use the last {unused}; choose a multiple of {setting.period}",
             stacklevel=3,
         )

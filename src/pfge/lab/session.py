@@ -1,4 +1,4 @@
-"""What every stage of an experiment needs: its data, its models and its hardware."""
+"""A session: the data, models and hardware that every stage of an experiment needs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -62,7 +62,7 @@ class Session:
 
     @property
     def task(self) -> Task:
-        """What the model's outputs and the targets mean; no setting names another task yet."""
+        """The task; no setting selects another one yet."""
         return DEFAULT_TASK
 
     def build_model(self, **options: Any) -> nn.Module:
@@ -80,13 +80,13 @@ class Session:
         return self.engine.place(model)
 
     def open_log(self, work: str) -> Log | None:
-        """Return the log that a path's loss and rates go to, if the experiment wants one."""
+        """Return the log of a path's loss and rates, if the experiment has one."""
         if not self.engine.is_first:
             return None
         return open_log(self.experiment.engine.logger, self.folder.path / "logs", work)
 
     def _require_fitting_model(self) -> None:
-        """Try the model on an image before any work goes into it."""
+        """Call the model on an image, so that errors appear before the long work starts."""
         with torch.random.fork_rng(), torch.no_grad():
             model = self.build_model().eval()
             methods = [METHODS[base_of(row)] for row in self.experiment.ensemble.methods]
@@ -151,7 +151,7 @@ class Session:
         return Ensemble.load(path, self.build_model, forward=self.engine.forward).to(self.engine.device)
 
     def in_batches(self, data: Images) -> Iterable[Batch]:
-        """Return a part of the data in order, in batches for evaluation, to be read again and again."""
+        """Return a part of the data in order, in batches for evaluation; can be read repeatedly."""
         settings = self.experiment.data
         return evaluation_batches(
             data,
@@ -163,7 +163,7 @@ class Session:
         )
 
     def validation_for(self, purpose: str) -> Images:
-        """Return the validation data, without which the purpose is refused."""
+        """Return the validation data; raise an error that names the purpose if there is none."""
         if not len(self.splits.validation):
             raise ConfigError(
                 f"{purpose} needs validation data that the ensemble was not trained on, and this experiment "
@@ -174,7 +174,7 @@ class Session:
     def batch_norm_batches(
         self, seed: int, images: int = 0, *, share: tuple[int, int] = (0, 1)
     ) -> Iterable[Batch]:
-        """Return the training batches that BatchNorm is refreshed with, whole, to be read again and again.
+        """Return the training batches that BatchNorm is refreshed with, whole; can be read repeatedly.
 
         Args:
             seed: Decides which.
@@ -247,7 +247,7 @@ def _load_splits(settings: DataSettings) -> Splits:
     if not settings.halve_test:
         test = take(splits.test, settings.test_images, seed, part="test data")
         return replace(splits, train=train, test=test)
-    # Halved first, so that no image is for validation in a small version and for testing in a whole one.
+    # Halved before taking fewer, so that an image is in the same half in small and in full runs.
     validation, test = (
         take(half, settings.test_images, seed, part="half of the test data")
         for half in halve_test(splits.test, seed)
@@ -256,7 +256,7 @@ def _load_splits(settings: DataSettings) -> Splits:
 
 
 class _FirstBatches:
-    """The first batches of a source, or one process's share of them, as often as they are read."""
+    """The first batches of a source, or one process's share of them; can be iterated repeatedly."""
 
     def __init__(self, source: TrainingSource, count: int, share: tuple[int, int]):
         number, every = share

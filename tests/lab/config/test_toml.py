@@ -86,7 +86,7 @@ def test_an_override_without_an_equals_sign_is_refused() -> None:
 
 def test_an_override_below_a_value_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, 'name = "mine"\n')
-    with pytest.raises(ConfigError, match=r"'name\.x' is not a setting: name is no table"):
+    with pytest.raises(ConfigError, match=r"'name\.x' is not a setting: name is not a table"):
         load_experiment(path, ["name.x=1"])
 
 

@@ -275,7 +275,7 @@ def refused(folder: Path, *overrides: str, **options: Any) -> str:
 
 def test_a_folder_without_a_run_is_named_and_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "none"
-    assert refused(folder) == f"{folder} holds no run; make one by pfge compare --out {folder}"
+    assert refused(folder) == f"{folder} is not a run folder; make one by pfge compare --out {folder}"
     assert not folder.exists()
 
 
@@ -295,7 +295,7 @@ def test_other_settings_than_those_of_finished_pairs_are_refused(connected: Path
 
 
 def test_another_experiment_than_the_runs_is_refused(connected: Path) -> None:
-    assert "was made by another config, where this one has ensemble.high = 0.1" in refused(
+    assert "was made with another config, where this one has ensemble.high = 0.1" in refused(
         connected, "ensemble.high=0.1"
     )
 

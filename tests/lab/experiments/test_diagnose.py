@@ -138,7 +138,7 @@ def test_the_command_says_it_and_writes_it(finished: Path, capsys: pytest.Captur
 def test_a_run_without_such_ensembles_is_refused(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="has no finished ensemble of FGE yet"):
         diagnose(finished, Reporter(quiet=True), methods=["FGE"])
-    with pytest.raises(StorageError, match="holds no run; make one by pfge compare"):
+    with pytest.raises(StorageError, match="is not a run folder; make one by pfge compare"):
         diagnose(tmp_path, Reporter(quiet=True))
 
 

@@ -249,7 +249,7 @@ def test_without_validation_data_there_are_no_cascades_and_it_says_so(
         *(("PFGE", name) for name in NAMES),
     ]
     assert not any(row.cascade for row in rows)
-    assert "no cascades: what they stop at is found on validation data" in capfd.readouterr().err
+    assert "no cascades: their thresholds are fitted on validation data" in capfd.readouterr().err
 
 
 def refused(folder: Path) -> str:
@@ -260,7 +260,7 @@ def refused(folder: Path) -> str:
 
 def test_a_folder_without_a_run_is_named_and_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "none"
-    assert refused(folder) == f"{folder} holds no run; make one by pfge compare --out {folder}"
+    assert refused(folder) == f"{folder} is not a run folder; make one by pfge compare --out {folder}"
     assert not folder.exists()
 
 

@@ -88,9 +88,9 @@ def test_what_cannot_be_drawn_is_refused(finished: Path, tmp_path: Path) -> None
         make_landscape(finished, QUIET, members=(1, 2, 5))
     with pytest.raises(ConfigError, match=r"three different ones of 1 to 4, got \[1, 2, 2\]"):
         make_landscape(finished, QUIET, members=(1, 2, 2))
-    with pytest.raises(ConfigError, match="grid must be at least 2 points a side, got 1"):
+    with pytest.raises(ConfigError, match="grid must be at least 2 points on each side, got 1"):
         make_landscape(finished, QUIET, grid=1)
-    with pytest.raises(StorageError, match="holds no run"):
+    with pytest.raises(StorageError, match="is not a run folder"):
         make_landscape(tmp_path, QUIET)
     with pytest.raises(StorageError, match="no finished PFGE for seed 9"):
         make_landscape(finished, QUIET, seed=9)

@@ -109,7 +109,7 @@ def test_weights_that_do_not_exist_are_answered_with_those_that_do() -> None:
 
 @needs_torchvision
 def test_weights_for_another_number_of_classes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"IMAGENET1K_V1 .* 1000 classes apart, got 10; use data of 1000"):
+    with pytest.raises(ValueError, match=r"IMAGENET1K_V1 .* 1000 classes, got 10; use data of 1000"):
         build_model("torchvision:resnet50", classes=10, weights="IMAGENET1K_V1")
 
 

@@ -58,7 +58,7 @@ def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
     with RunFolder(tmp_path).opened(Experiment()):
         pass
     assert refused(tmp_path, changed("ensemble.high=0.1")) == (
-        f"{tmp_path} was made by another config, where this one has ensemble.high = 0.1 (was 0.05); "
+        f"{tmp_path} was made with another config, where this one has ensemble.high = 0.1 (was 0.05); "
         "run it with the same config, or give another --out"
     )
     assert load_experiment(tmp_path / "config.toml") == Experiment()
@@ -75,7 +75,7 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> 
 def test_a_file_in_the_way_is_named(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / below
-    assert refused(path, Experiment()).startswith(f"{path} must be a folder, but a file is in its way")
+    assert refused(path, Experiment()).startswith(f"{path} must be a folder, but it is a file")
 
 
 def test_a_second_user_is_refused_while_the_first_has_it(tmp_path: Path) -> None:

@@ -39,12 +39,12 @@ AT_LEAST_0 = (
 
 
 class ConfigError(ValueError):
-    """A setting that does not exist or cannot be; the message names it, the value and what is allowed."""
+    """A setting that is unknown or has a wrong value; the message names it, the value and what is allowed."""
 
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Which data, how it is split, and how it becomes batches."""
+    """The data, its splits and its batches."""
 
     name: str = "digits"
     root: str = ""  # "" is $PFGE_DATA, or ~/.cache/pfge
@@ -73,7 +73,7 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which architecture."""
+    """The architecture."""
 
     name: str = "small_conv"
     options: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class PretrainSettings:
 
 @dataclass(frozen=True)
 class EnsembleSettings:
-    """How the ensembling phase runs: the same for every method."""
+    """The ensembling phase, which is the same for every method."""
 
     methods: tuple[str, ...] = DEFAULT_METHODS  # a star alone, as FGE*: only its last members are measured
     unit: Literal["epochs", "iterations"] = "epochs"  # of cycle, period and length
@@ -141,13 +141,13 @@ class ConnectSettings:
     images: int = 0  # training images that a traced point is measured and BatchNorm refreshed with; 0 is all
 
     def iterations(self, per_epoch: int) -> int:
-        """Return the updates that a curve gets."""
+        """Return the number of updates of a curve."""
         return max(round(self.length * (per_epoch if self.unit == "epochs" else 1)), 1)
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """On which hardware, and how."""
+    """The hardware and how it is used."""
 
     accelerator: str = "auto"
     devices: int | str = 1
@@ -176,7 +176,7 @@ class Experiment:
     def __post_init__(self) -> None:
         values = flatten(self)
         for key in ABOVE_0:
-            if not 0 < values[key] < inf:  # asks for what must hold, which NaN does not
+            if not 0 < values[key] < inf:  # written so that NaN fails too
                 raise ConfigError(f"{key} must be above 0 and finite, got {values[key]}")
         for key in AT_LEAST_0:
             if not 0 <= values[key] < inf:
@@ -226,7 +226,7 @@ class Experiment:
                 )
 
     def on_one_device(self) -> "Experiment":
-        """Return the same experiment for one process, whatever it was trained on."""
+        """Return the same experiment for one process, regardless of the processes that trained it."""
         return replace(self, engine=replace(self.engine, devices=1, nodes=1, strategy="auto"))
 
 

@@ -35,7 +35,7 @@ def load_experiment(path: Path | None, overrides: typing.Sequence[str] = ()) -> 
 
 
 def differences(old: Experiment, new: Experiment) -> list[str]:
-    """Return the settings of `new` that would give other results than `old`, each with both values."""
+    """Return the settings of `new` that change the results compared with `old`, each with both values."""
     found = []
     for key, value in flatten(new).items():
         if key in WITHOUT_EFFECT or key.startswith("connect."):
@@ -64,12 +64,12 @@ def _override(table: dict[str, Any], override: str) -> None:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text.strip()  # a word needs no quotes on the command line
+        value = text.strip()  # text without quotes, as on the command line
     *path, name = key.strip().split(".")
     for part in path:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"{key.strip()!r} is not a setting: {part} is no table")
+            raise ConfigError(f"{key.strip()!r} is not a setting: {part} is not a table")
     table[name] = value
 
 
@@ -102,7 +102,7 @@ def _convert(kind: Any, value: Any, key: str) -> Any:
             raise ConfigError(f"{key} must be a table, got {value!r}")
         return value
     allowed = arguments if origin is types.UnionType else (kind,)
-    # bool is an int to Python, not to people; an int is a fine float.
+    # bool is a subclass of int, but true is not a number here; an int is accepted as a float.
     if type(value) in allowed:
         return value
     if type(value) is int and float in allowed:
@@ -118,7 +118,7 @@ def _toml(value: Any) -> str:
         case int() | float():
             return repr(value)
         case str():
-            # A JSON string is one of TOML's, but for this one character.
+            # A JSON string is a valid TOML string, except for this character.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list() | tuple():
             return "[" + ", ".join(map(_toml, value)) + "]"

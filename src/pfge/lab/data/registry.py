@@ -38,7 +38,7 @@ def load_data(
 
     Args:
         name: A built-in name; `folder:PATH` or `stream:PATH` for folders of class folders, read into
-            memory or in each epoch anew; or `package.module:function` for a function without
+            memory, or again in each epoch; or `package.module:function` for a function without
             arguments that returns `Splits`.
         root: The folder that holds the data sets; `default_root()` if None.
         validation: The number of validation images (int) or their share (float), taken out of the
@@ -71,7 +71,7 @@ def named_folder(name: str) -> str | None:
 
 
 def is_own_function(name: str) -> bool:
-    """Tell whether the name of data is that of a function, `package.module:function`, which is imported."""
+    """Return whether the name of data is a function to import, `package.module:function`."""
     return ":" in name and named_folder(name) is None
 
 

@@ -1,4 +1,4 @@
-"""What training and evaluation need of data, whether it is in memory or streamed from disk."""
+"""Batches for training and evaluation, of data in memory or streamed from disk."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol, Self, TypeAlias
@@ -14,7 +14,7 @@ Batch: TypeAlias = tuple[Tensor, Tensor]
 
 
 class TrainingSource(Protocol):
-    """Endless batches of inputs and labels that can be taken up after any iteration."""
+    """Endless batches of inputs and labels that can continue after any iteration."""
 
     @property
     def per_epoch(self) -> int:
@@ -25,7 +25,7 @@ class TrainingSource(Protocol):
 
 
 class EvaluationSource(Protocol):
-    """All inputs and labels once, in a fixed order, as often as it is iterated."""
+    """All inputs and labels in a fixed order; can be iterated repeatedly."""
 
     def __len__(self) -> int: ...
 
@@ -41,7 +41,7 @@ class Labeled(Protocol):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What each class number stands for."""
+        """The name of each class."""
 
     def __len__(self) -> int: ...
 
@@ -50,7 +50,7 @@ class Labeled(Protocol):
 
 
 class StreamedImages(Labeled, Protocol):
-    """Images too many for memory, which therefore make their own batches."""
+    """Images that do not fit into memory, and therefore make their own batches."""
 
     def training_batches(
         self,

@@ -1,4 +1,4 @@
-"""Training, validation and test data: choices are made on validation, test is only reported."""
+"""Training, validation and test data: choices use validation data, test data is only reported."""
 
 from dataclasses import dataclass
 from typing import TypeVar
@@ -58,7 +58,7 @@ def split(
             f"below 1.0, got {validation!r}"
         )
     if wanted == 0:
-        return Splits(full_train, full_train.select([]), test, normalization)  # spares a copy of all images
+        return Splits(full_train, full_train.select([]), test, normalization)  # avoids a copy of all images
     held_out, rest = stratified(full_train.labels, wanted, seed)
     return Splits(full_train.select(rest), full_train.select(held_out), test, normalization)
 
@@ -74,7 +74,7 @@ def halve_test(test: AnyLabeled, seed: int) -> tuple[AnyLabeled, AnyLabeled]:
 
 
 def take(data: AnyLabeled, count: int, seed: int, *, part: str) -> AnyLabeled:
-    """Return a fixed choice of that many images, class by class; of 0, all.
+    """Return a fixed choice of that many images, class by class; 0 means all.
 
     Args:
         data: What to choose from.

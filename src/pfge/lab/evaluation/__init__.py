@@ -1,1 +1,1 @@
-"""What an ensemble is worth on data."""
+"""Measure ensembles on data."""

@@ -1,4 +1,4 @@
-"""Data sets whose images are corrupted: at once if they are in memory, else batch by batch."""
+"""Data sets with corrupted images: corrupted once if they are in memory, else batch by batch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +62,7 @@ class CorruptedStream:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What each class number stands for."""
+        """The name of each class."""
         return self.images.class_names
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class CorruptedStream:
         return replace(self, images=self.images.select(indices), positions=positions)
 
     def training_batches(self, *_arguments: object, **_options: object) -> Never:
-        """Raise an error: corruptions are a test of what was trained without them."""
+        """Raise an error: corrupted images are for evaluation only."""
         raise DataError("corrupted images are for evaluation only; train on the data as it is")
 
     def evaluation_batches(
@@ -88,14 +88,14 @@ class CorruptedStream:
     ) -> "CorruptedBatches":
         """Return all images in order, corrupted by this process."""
         channels = len(normalization.mean)
-        # A stream gives normalized inputs only; with these numbers they are the pixels themselves.
+        # A stream returns only normalized inputs; with mean 0 and this std they equal the pixels.
         as_pixels = Normalization((0.0,) * channels, (1 / 255,) * channels)
         pixels = self.images.evaluation_batches(as_pixels, batch_size=batch_size, workers=workers)
         return CorruptedBatches(self, pixels, normalization, device, channels_last)
 
 
 class CorruptedBatches:
-    """All images of a corrupted stream once, in order, as often as it is iterated."""
+    """All images of a corrupted stream, in order; can be iterated repeatedly."""
 
     def __init__(
         self,

@@ -57,14 +57,14 @@ def corrupt(
     for start in range(0, len(images), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         seeds = [derive_seed(seed, f"corruption {name}", position) for position in positions[part]]
-        # On the CPU, so that every device measures the same pixels.
+        # On the CPU, so that the pixels are the same on every device.
         pixels = CORRUPTIONS[name](images[part].cpu().double() / 255, strength, seeds)
         result[part] = (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
     return result
 
 
 def require_corruption(name: str, strength: int) -> None:
-    """Raise an error if there is no such corruption or strength."""
+    """Raise DataError if there is no such corruption or strength."""
     if name not in CORRUPTIONS:
         close = get_close_matches(name.lower(), CORRUPTIONS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
@@ -76,14 +76,14 @@ def require_corruption(name: str, strength: int) -> None:
 def noise(pixels: Tensor, strength: int, seeds: Sequence[int]) -> Tensor:
     """Add normal noise to every value."""
     sigma = (0.04, 0.06, 0.08, 0.09, 0.10)[strength - 1]
-    # An image at a time: what one gets must not depend on which others are beside it.
+    # One image at a time, so that its noise does not depend on the other images of the batch.
     generators = (torch.Generator().manual_seed(seed) for seed in seeds)
     drawn = [torch.randn(pixels.shape[1:], dtype=pixels.dtype, generator=each) for each in generators]
     return pixels + sigma * torch.stack(drawn)
 
 
 def blur(pixels: Tensor, strength: int, _seeds: Sequence[int]) -> Tensor:
-    """Take a Gaussian mean around every pixel; beyond the edge the edge goes on."""
+    """Replace every pixel by a Gaussian mean around it; the edge is repeated beyond the border."""
     shorter = min(pixels.shape[2:])
     sigma = (0.4, 0.6, 0.7, 0.8, 1.0)[strength - 1] * max(1.0, shorter / 32)
     return _mix_rows_and_columns(pixels, lambda size: _gaussian_means(size, sigma))
@@ -98,7 +98,7 @@ def brightness(pixels: Tensor, strength: int, _seeds: Sequence[int]) -> Tensor:
 
 
 def contrast(pixels: Tensor, strength: int, _seeds: Sequence[int]) -> Tensor:
-    """Draw each channel toward its mean over the image."""
+    """Move each channel toward its mean over the image."""
     kept = (0.75, 0.5, 0.4, 0.3, 0.15)[strength - 1]
     mean = pixels.mean(dim=(2, 3), keepdim=True)
     return mean + kept * (pixels - mean)

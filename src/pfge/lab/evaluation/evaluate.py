@@ -16,7 +16,7 @@ from pfge.metrics.scores import Scores
 
 @dataclass(frozen=True)
 class PooledEvaluation:
-    """What several members together are worth on one part of the data.
+    """The results of several pooled members on one part of the data.
 
     Attributes:
         predictions: Pooled, in the precision of the pool.
@@ -33,7 +33,7 @@ class PooledEvaluation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found on one part of the data."""
+    """The results of an ensemble on one part of the data."""
 
     targets: Tensor
     pooled: PooledEvaluation
@@ -81,7 +81,7 @@ def evaluate(
     member_temperatures: Sequence[float] | None = None,
     fit_temperatures: bool = False,
 ) -> Evaluation:
-    """Return what all members pooled, the last few pooled, each, and the first 1, 2, ... are worth.
+    """Return the results of all members, of the last few, of each, and of the first 1, 2, ... members.
 
     Beyond the pooled predictions one member's are in memory, whatever the number of members.
 

@@ -1,4 +1,4 @@
-"""One model whose dropout stays on at test time: each member is a pass with other units dropped."""
+"""Monte Carlo dropout: each member is a pass of one model with other units dropped."""
 
 from collections.abc import Callable
 from typing import Any

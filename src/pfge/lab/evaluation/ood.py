@@ -1,4 +1,4 @@
-"""How well an ensemble's uncertainty tells inputs of unknown kinds from those it was trained for."""
+"""Measure how well an ensemble's uncertainty separates unknown inputs from known ones."""
 
 import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -16,7 +16,9 @@ def ood_scores(pooled: PooledMembers) -> dict[str, Tensor]:
     0 for a single member.
     """
     if not isinstance(pooled.spread, MemberSpread):
-        raise ValueError("unknown inputs are told by the probabilities of classes, which this task has not")
+        raise ValueError(
+            "unknown inputs are detected by class probabilities, which this task does not predict"
+        )
     probabilities = pooled.predictions
     return {
         "max_probability": 1 - probabilities.amax(dim=1),
@@ -26,7 +28,7 @@ def ood_scores(pooled: PooledMembers) -> dict[str, Tensor]:
 
 
 def ood_metrics(known: Tensor, unknown: Tensor) -> dict[str, float]:
-    """Return how well scores tell unknown inputs, which should have the higher ones, from known ones.
+    """Return how well scores separate unknown inputs, which should have higher ones, from known ones.
 
     `auroc` is the probability that an unknown input has a higher score than a known one, ties
     counting half. `aupr` is the average precision with the unknown inputs as the positive class, so
@@ -42,7 +44,7 @@ def ood_metrics(known: Tensor, unknown: Tensor) -> dict[str, float]:
     known, unknown = known.double().cpu(), unknown.double().cpu()
     both = torch.cat((known, unknown)).numpy()
     is_unknown = [False] * len(known) + [True] * len(unknown)
-    # Rounded up, in whole numbers: 0.95 is no exact float.
+    # Rounded up in integer arithmetic, because 0.95 is not exact as a float.
     caught = -(-19 * len(unknown) // 20)
     threshold = unknown.sort(descending=True).values[caught - 1]
     return {

@@ -1,4 +1,4 @@
-"""Members' predictions over a data set, pooled one by one: those of one member at a time are in memory."""
+"""Pool members' predictions over a data set, with one member's predictions in memory at a time."""
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ class PooledMembers:
         """
         self._pool.add(predictions)
         self.spread.add(predictions)
-        # In the predictions' own type, which takes half the memory of the pool.
+        # In the type of the predictions, which takes half the memory of the pool's.
         self._at_temperatures = self._at_temperatures + self._task.calibrate(predictions, temperature)
         self._members += 1
 

@@ -29,9 +29,9 @@ class _Measured:
 
 
 def measured_rows(session: Session, seed: int) -> set[str]:
-    """Return the rows of a seed that are in the results already."""
+    """Return the rows of a seed that are already in the results."""
     rows = _rows(session, seed)
-    session.engine.wait_for_all()  # nobody appends before everybody has looked
+    session.engine.wait_for_all()  # no process appends before all have read
     return rows
 
 
@@ -54,7 +54,7 @@ def record_collected(
 
 
 def saved_ensemble(session: Session, seed: int, method: str, make: Callable[[], Ensemble]) -> Ensemble:
-    """Return the ensemble that the run folder has of a method; it is made and saved if there is none.
+    """Return the ensemble of a method in the run folder; make and save it if it is missing.
 
     Temperatures that were fitted and saved since are left out: a comparison measures what a method gives.
     """
@@ -66,9 +66,9 @@ def saved_ensemble(session: Session, seed: int, method: str, make: Callable[[], 
 
 
 def is_saved(session: Session, seed: int, method: str) -> bool:
-    """Tell whether the run folder has the ensemble of a method."""
+    """Return whether the run folder has the ensemble of a method."""
     saved = (session.folder.ensemble(seed, method) / MANIFEST).exists()
-    session.engine.wait_for_all()  # nobody saves before everybody has looked
+    session.engine.wait_for_all()  # no process saves before all have checked
     return saved
 
 
@@ -82,7 +82,7 @@ def record_ensemble(
     trainings: int = 1,
     last: int | None = None,
 ) -> None:
-    """Measure an ensemble and append its row, and that of its last members if they are asked for.
+    """Measure an ensemble and append its row, and the row of its last members if required.
 
     Args:
         session: The experiment.

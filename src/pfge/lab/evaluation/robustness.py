@@ -1,4 +1,4 @@
-"""All that can be said of one saved ensemble: its metrics, unknown inputs, corrupted inputs."""
+"""Measure one saved ensemble: metrics, unknown inputs, corrupted inputs."""
 
 from collections.abc import Sequence
 from typing import Literal

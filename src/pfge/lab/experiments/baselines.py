@@ -1,4 +1,4 @@
-"""What users would pick instead: a deep ensemble, and dropout that stays on at test time."""
+"""Baselines: a deep ensemble, and dropout that stays on at test time."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ def make_deep_ensemble(session: Session, seed: int, w0: Weights, name: str, coun
     members = [w0, *(find_w0(session, seed, number) for number in range(2, count + 1))]
     cost = (count - 1) * pretraining_iterations(session, seed)
     raw = session.make_ensemble(members, method=f"{name}({count})")
-    # Each has the BatchNorm statistics of its own training.
+    # Not refreshed: each has the BatchNorm statistics of its own training.
     ensemble = saved_ensemble(session, seed, name, lambda: raw)
     record_ensemble(session, seed, name, ensemble, iterations=cost, trainings=count)
 
@@ -36,4 +36,4 @@ MAKERS: dict[str, Callable[[Session, int, Weights, str, int], None]] = {
     "trainings": make_deep_ensemble,
     "start": make_mc_dropout,
 }
-"""What makes and measures the methods that follow no path, by `Method.path`, in the order they run in."""
+"""The functions that make and measure methods without a path, by `Method.path`, in the order they run."""

@@ -1,4 +1,4 @@
-"""Every method from one w0, with the same rates and iterations, and what each is worth."""
+"""Run every method from one w0, with the same rates and iterations, and measure it."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +59,7 @@ def _run_methods(session: Session, seed: int, measured: set[str]) -> None:
         if METHODS[name].path == "shared"
     }
     rows = {name: name if name in methods else starred(name) for name in listeners}
-    # An ensemble that is there only has to be measured: its row can be removed and made again.
+    # A saved ensemble only has to be measured, so a row can be removed and made again without training.
     if any(not is_saved(session, seed, row) for row in rows.values()):
         forking = [method.name for method in own if method.forks(setting)]
         _train_shared(session, seed, setting, w0, listeners, forking)
@@ -89,7 +89,7 @@ def _train_shared(
     listeners: Mapping[str, Collector],
     forking: Sequence[str],
 ) -> None:
-    """Follow the one path that all listeners watch, and note where others leave it."""
+    """Train along the shared path that most collectors observe, and record where others leave it."""
     folder = session.folder.of_seed(seed)
     forks = {name: Fork(_make_collector(session, seed, setting, name, SHARED)) for name in forking}
     collectors = [*listeners.values(), *forks.values()]
@@ -104,7 +104,7 @@ def _train_shared(
 
 
 def _run_own(session: Session, seed: int, setting: Setting, w0: Weights, method: Method) -> None:
-    """Follow a method's own path, from where it leaves the shared one if it does, and measure its members."""
+    """Train along a method's own path, after it leaves the shared one, and measure its members."""
     checkpoint, start = f"{method.name.lower()}.checkpoint", _fork_file(method.name)
     collector = _make_collector(session, seed, setting, method.name, checkpoint, start)
     if not is_saved(session, seed, method.name):
@@ -175,6 +175,6 @@ def _make_collector(session: Session, seed: int, setting: Setting, name: str, *c
 def _tidy(folder: Path) -> None:
     """Remove what only an unfinished run needs."""
     shutil.rmtree(folder / MEMBERS, ignore_errors=True)
-    # A deep ensemble has the later w0s as its members.
+    # The w0s after the first are members of a deep ensemble, which is saved by now.
     for file in (*folder.glob("*.checkpoint"), *folder.glob("w0-*.safetensors")):
         file.unlink()

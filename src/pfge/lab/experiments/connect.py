@@ -1,4 +1,4 @@
-"""How well adjacent members of PFGE and FGE are connected: a curve between them, fitted and traced."""
+"""Measure how well adjacent members are connected: fit a curve between them and trace it."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
@@ -66,7 +66,7 @@ def connect(
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
         experiment = session.experiment
         _require_same_settings(session.folder, experiment.connect)
-        # All are looked at before work goes into any.
+        # All are checked before the long work starts.
         ensembles = {
             (seed, method): _open(session, seed, method)
             for seed in experiment.seeds
@@ -123,7 +123,7 @@ def _open(session: Session, seed: int, method: str) -> Ensemble:
 
 
 def _result(session: Session, pair: Pair, ensemble: Ensemble) -> ConnectivityRow:
-    """Return a pair's line, computed if it is not there yet."""
+    """Return the result of a pair; compute it if it is missing."""
     checkpoint = session.folder.of_seed(pair.seed) / f"curve-{pair.method}-{pair.first}.checkpoint"
     rows = require_rows(session.folder.connectivity, ConnectivityRow)
     found = [row for row in rows if row.key == pair.key]

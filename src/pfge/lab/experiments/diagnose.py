@@ -1,4 +1,4 @@
-"""What the geometry of an ensemble's members shows, measured on training and validation data alone."""
+"""Diagnose the geometry of an ensemble's members, on training and validation data only."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ def diagnose(
     overrides: Sequence[str] = (),
     trust_code: bool = False,
 ) -> list[Diagnosis]:
-    """Look at the ensembles of a run, for every seed that has them.
+    """Diagnose the ensembles of a run, for every seed that has them.
 
     Args:
         path: The run folder.
@@ -118,7 +118,7 @@ def _losses(session: Session, ensemble: Ensemble, data: Images, name: str) -> li
 
 
 def _middles(session: Session, seed: int, ensemble: Ensemble, data: Images, name: str) -> list[float]:
-    """Return the training loss half-way between adjacent members, with statistics of that point's own."""
+    """Return the training loss half-way between adjacent members, with BatchNorm statistics of that point."""
     members = ensemble.members
     points = [interpolate(members[i], members[i + 1], 0.5) for i in range(len(ensemble) - 1)]
     fresh = session.refresh_batch_norm(session.make_ensemble(points), seed, f"{name}, BatchNorm half-way")

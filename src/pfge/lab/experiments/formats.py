@@ -1,4 +1,4 @@
-"""A run's ensembles in every format that they can be shipped in: what each takes, and what it is worth."""
+"""Measure the size and quality of a run's ensembles in every storage format."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,13 +46,13 @@ def measure_formats(
         require_rows(session.folder.formats, FormatRow)
         if not len(session.splits.validation):
             reporter.say(
-                "no cascades: what they stop at is found on validation data, and this run has none "
+                "no cascades: their thresholds are fitted on validation data, and this run has none "
                 "(data.validation, or data.halve_test)"
             )
-        # All are looked at before work goes into any.
+        # All are checked before the long work starts.
         ensembles = {seed: dict(_ensembles(session, seed)) for seed in session.experiment.seeds}
         for seed, of_seed in ensembles.items():
-            # Most of them are there long before the largest is.
+            # Small ensembles first, so that most results exist before the largest ensemble is measured.
             for method, ensemble in sorted(of_seed.items(), key=lambda item: len(item[1])):
                 _measure_ensemble(session, seed, method, ensemble)
         return require_rows(session.folder.formats, FormatRow)
@@ -137,7 +137,7 @@ def _predict(task: Task, answers: Tensor, cascade: Cascade | None) -> tuple[Tens
 
 
 def _answers(session: Session, ensemble: Ensemble, data: Images, name: str) -> Tensor:
-    """Return all members' probabilities, [K, N, C]: each predicts once, and a cascade is worked out."""
+    """Return all members' probabilities, [K, N, C]; cascades are computed from them without new passes."""
     return torch.stack(list(predict(session, ensemble, data, name)))
 
 
@@ -148,7 +148,7 @@ def _fit(session: Session, ensemble: Ensemble, name: str) -> Cascade:
 
 
 def _pool(task: Task, answers: Tensor) -> Tensor:
-    """Return the pooled prediction, as a comparison has it, so that the numbers are the same."""
+    """Return the pooled prediction, computed as in a comparison, so that the numbers are the same."""
     pool = task.pool()
     for member in answers:
         pool.add(member)

@@ -1,4 +1,4 @@
-"""The plane through three members: training loss or validation error on a grid, and what lies on it."""
+"""Measure the plane through three members: loss or error on a grid, and points of the run on it."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -53,7 +53,7 @@ def make_landscape(
         trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
     """
     if grid < 2:
-        raise ConfigError(f"grid must be at least 2 points a side, got {grid}")
+        raise ConfigError(f"grid must be at least 2 points on each side, got {grid}")
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
         seed = session.experiment.seeds[0] if seed is None else seed
         pfge = _members(session, seed, find_reference().name)

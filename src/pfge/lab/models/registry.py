@@ -39,7 +39,7 @@ EXAMPLES = (*FIXED, "resnet20", "resnet32", "resnet44", "resnet56", "preresnet16
 
 
 def available() -> tuple[str, ...]:
-    """Return what `build_model` understands, as patterns to read."""
+    """Return the names that `build_model` accepts, as readable patterns."""
     return (
         *FIXED,
         "resnetN with N = 6n+2 (resnet20)",
@@ -90,7 +90,7 @@ def build_model(name: str, *, classes: int, channels: int = 3, **options: object
 
 
 def is_own_function(name: str) -> bool:
-    """Tell whether a model's name is that of a function, `package.module:function`, which is imported."""
+    """Return whether a model's name is a function to import, `package.module:function`."""
     source, colon, _ = name.partition(":")
     return bool(colon) and source not in PACKAGES
 

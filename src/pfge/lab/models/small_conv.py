@@ -18,5 +18,5 @@ def small_conv(classes: int, channels: int = 3) -> nn.Sequential:
 
 
 def _block(inputs: int, width: int) -> tuple[nn.Module, ...]:
-    # BatchNorm's shift stands in for the bias.
+    # No bias, because BatchNorm has one.
     return nn.Conv2d(inputs, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)

@@ -17,7 +17,7 @@ DETECTION_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def import_torchvision() -> ModuleType:
-    """Import torchvision, also beside a torch that its compiled operators were not built for."""
+    """Import torchvision, also with a torch version that its compiled operators do not fit."""
     try:
         return _import_package("torchvision")
     except RuntimeError:
@@ -116,7 +116,7 @@ def _find_weights(models: ModuleType, architecture: str, weights: str, classes: 
     trained_classes = len(known[weights].meta["categories"])
     if classes != trained_classes:
         raise ValueError(
-            f"the weights {weights} of torchvision:{architecture} tell {trained_classes} classes apart, "
+            f"the weights {weights} of torchvision:{architecture} have {trained_classes} classes, "
             f"got {classes}; use data of {trained_classes} classes or leave the weights out"
         )
     return known[weights]

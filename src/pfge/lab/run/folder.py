@@ -1,4 +1,4 @@
-"""A run's folder: self-describing, used by one process at a time, continued by the same config alone."""
+"""A run's folder: describes itself, has one process at a time, and continues only with the same config."""
 
 import os
 import platform
@@ -35,7 +35,7 @@ class RunFolder:
 
     @property
     def results(self) -> Path:
-        """The file of results, a line each."""
+        """The file of results, one per line."""
         return self.path / "results.jsonl"
 
     @property
@@ -45,12 +45,12 @@ class RunFolder:
 
     @property
     def connectivity(self) -> Path:
-        """The file of curves between members, a line each."""
+        """The file of curves between members, one per line."""
         return self.path / "connectivity.jsonl"
 
     @property
     def formats(self) -> Path:
-        """The file of ensembles in the formats that they can be shipped in, a line each."""
+        """The file of ensembles in storage formats, one per line."""
         return self.path / "formats.jsonl"
 
     @property
@@ -68,14 +68,14 @@ class RunFolder:
         return run if run.config.is_file() else None
 
     def load_experiment(self, overrides: Sequence[str] = (), *, trust_code: bool = False) -> Experiment:
-        """Return the experiment that the folder is of, for reading it; the arguments are `load_run_config`'s.
+        """Return the experiment of the folder, for reading it; the arguments are those of `load_run_config`.
 
         Raises:
             StorageError: There is none.
             ConfigError: It names functions or paths, and is not trusted.
         """
         if not self.config.exists():
-            raise StorageError(f"{self.path} holds no run; make one by pfge compare --out {self.path}")
+            raise StorageError(f"{self.path} is not a run folder; make one by pfge compare --out {self.path}")
         return load_run_config(self.config, overrides, trust_code=trust_code)
 
     def of_seed(self, seed: int) -> Path:
@@ -102,10 +102,10 @@ class RunFolder:
 
     @contextmanager
     def opened(self, experiment: Experiment) -> Iterator[None]:
-        """Hold the folder for this process, new or continued, without what killed processes left in it.
+        """Lock the folder for this process, and remove what killed processes left in it.
 
         Raises:
-            StorageError: Another process holds it, it was made by another config, or a part of it is a link.
+            StorageError: Another process holds it, it was made with another config, or part of it is a link.
         """
         self._refuse_links()
         self._make()
@@ -124,15 +124,15 @@ class RunFolder:
             os.close(lock)
 
     def _seed(self, seed: int) -> Path:
-        """Return the folder of one seed, there or not: who only reads makes none."""
+        """Return the folder of one seed without making it, for reading."""
         return self.path / f"seed-{seed}"
 
     def _seeds(self) -> list[Path]:
-        """Return what is there of all seeds."""
+        """Return the existing folders of seeds."""
         return sorted(path for path in self.path.glob("seed-*") if re.fullmatch(SEED, path.name))
 
     def _refuse_links(self) -> None:
-        """Refuse links in the place of what a run changes or removes, as they lead out of its folder."""
+        """Refuse links in place of files that a run changes or removes: they lead out of its folder."""
         files = [self.path / LOCK, self.config, self.environment]
         results = [self.results, self.connectivity, self.formats]
         seeds = self._seeds()
@@ -152,16 +152,18 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise StorageError(
-                f"{self.path} must be a folder, but a file is in its way; give another --out"
+                f"{self.path} must be a folder, but it is a file; give another --out"
             ) from None
 
     def _describe(self, experiment: Experiment) -> None:
         if self.config.exists() and (differing := differences(load_experiment(self.config), experiment)):
             raise StorageError(
-                f"{self.path} was made by another config, where this one has {'; '.join(differing[:3])}; "
+                f"{self.path} was made with another config, where this one has {'; '.join(differing[:3])}; "
                 "run it with the same config, or give another --out"
             )
-        if not self.results.exists():  # w0 may be another command's; the environment is that of the results
+        if (
+            not self.results.exists()
+        ):  # w0 may come from another command; the environment describes the results
             write_json(self.environment, describe_environment())
         if not self.config.exists():
             write_text(self.config, to_toml(experiment))

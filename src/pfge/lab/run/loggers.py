@@ -1,4 +1,4 @@
-"""Loss and rate along a path for those who watch: as CSV, in TensorBoard, or a logger of their own."""
+"""Log loss and rate along a path: as CSV, in TensorBoard, or with a user's own logger."""
 
 import re
 from pathlib import Path
@@ -14,13 +14,13 @@ KINDS = ("csv", "tensorboard", "package.module:function")
 
 
 class Log(Protocol):
-    """What Fabric's loggers and many others can do."""
+    """The methods that Fabric's loggers and many others have."""
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        """Note numbers of an iteration."""
+        """Log numbers of an iteration."""
 
     def finalize(self, status: str) -> None:
-        """Write what is not written yet."""
+        """Write everything to disk."""
 
 
 def open_log(kind: str, folder: Path, work: str) -> Log | None:
@@ -36,7 +36,7 @@ def open_log(kind: str, folder: Path, work: str) -> Log | None:
     if not kind:
         return None
     if kind == "csv":
-        # At once: who is killed leaves no later moment.
+        # Written at once, so that a killed process loses nothing.
         return cast(Log, CSVLogger(folder, name, flush_logs_every_n_steps=1))
     if kind == "tensorboard":
         try:

@@ -10,11 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 SECONDS_BETWEEN_LINES = 30
 
 Advance = Callable[[int, str], None]
-"""Says how many steps are done by now, and what is worth knowing about them."""
+"""Takes the number of steps done so far and a note to show."""
 
 
 class Reporter:
-    """Show how far the work has come.
+    """Show the progress of long work.
 
     Args:
         console: Where to; what is written to standard error does not disturb results.
@@ -54,7 +54,7 @@ class Reporter:
         def advance(done: int, note: str) -> None:
             nonlocal last
             now = time.monotonic()
-            finished = done >= total and now - started > 1  # what is quick needs no line
+            finished = done >= total and now - started > 1  # quick work prints no line
             if finished or now - last >= SECONDS_BETWEEN_LINES:
                 last = now
                 self.say(f"{name}: {done}/{total} in {now - started:.0f} s{'  ' + note if note else ''}")

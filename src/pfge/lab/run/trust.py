@@ -1,4 +1,4 @@
-"""The config in a run's folder, which may be a stranger's: what it may decide when the run is only read."""
+"""Read the config of a run folder, which may come from an untrusted source."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from pfge.lab.data import registry as data_registry
 from pfge.lab.models import registry as model_registry
 
 LOADING_OPTIONS = ("weights", "pretrained", "checkpoint", "cache")
-"""How the names of model options begin by which torchvision and timm read files or download them."""
+"""Prefixes of model options that make torchvision and timm read or download files."""
 
 
 def load_run_config(file: Path, overrides: Sequence[str] = (), *, trust_code: bool = False) -> Experiment:
@@ -50,7 +50,7 @@ def load_run_config(file: Path, overrides: Sequence[str] = (), *, trust_code: bo
 
 @dataclass(frozen=True)
 class _Setting:
-    """A setting that runs code or reads what is not the run's; the effect is a verb to go before it."""
+    """A setting that runs code or reads files outside of the run; `effect` is a verb phrase for messages."""
 
     effect: str
     key: str
@@ -58,13 +58,13 @@ class _Setting:
 
 
 def _reaching_out(experiment: Experiment, folder: Path) -> Iterator[_Setting]:
-    """Yield the settings by which reading the run in a folder would run code or read what is elsewhere."""
+    """Yield the settings that run code or read files outside of the folder when the run is read."""
     model, data = experiment.model, experiment.data
     if model_registry.is_own_function(model.name):
         yield _Setting("import and call", "model.name", model.name)
     for option, value in model.options.items():
         if _may_load(option, value):
-            # A name that is no word is shown as a value is, escaped.
+            # A name that is not an identifier is shown escaped, like a value.
             key, shown = (f".{option}", value) if option.isidentifier() else ("", {option: value})
             yield _Setting("load files by", f"model.options{key}", shown)
     if data_registry.is_own_function(data.name):
@@ -94,5 +94,5 @@ def _may_load(option: str, value: Any) -> bool:
 def _is_inside(path: str, folder: Path) -> bool:
     try:
         return Path(path).expanduser().resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # no path, such as that of a user who does not exist
+    except (OSError, RuntimeError, ValueError):  # not a path, such as ~ of a user who does not exist
         return False

@@ -1,4 +1,4 @@
-"""Members as seen by all processes but the one that writes them."""
+"""The members, for all processes except the one that writes them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from pfge.weights import Weights
 
 
 class FollowerStore:
-    """Count members that another process writes to a folder, and reads them there."""
+    """Count members that another process writes to a folder, and read them there."""
 
     def __init__(self, path: Path):
         self._path = path

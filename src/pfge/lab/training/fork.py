@@ -9,7 +9,7 @@ from pfge.weights import Weights
 
 
 class Fork(Collector):
-    """Watch for a collector that steers, up to its first restart, which is kept and not made.
+    """Observe for a collector that restarts, up to its first restart, which is recorded and not carried out.
 
     Until PFGE's first restart its path is that of the listeners, so one run serves them all; from
     there a second trajectory continues with the state that `state` gives.
@@ -25,16 +25,16 @@ class Fork(Collector):
         self.collector.begin(weights, buffers)
 
     def due(self, iteration: int) -> bool:
-        """Tell whether the collector wants these weights; those after its first restart it does not."""
+        """Return whether the collector needs these weights; it needs none after its first restart."""
         return not self._left and self.collector.due(iteration)
 
     def take(self, iteration: int, weights: Weights) -> None:
-        """Show the weights to the collector, and keep its first restart."""
+        """Pass the weights to the collector, and record its first restart."""
         self._restart = self.collector.observe(iteration, weights)
         self._left = self._restart is not None
 
     def state(self, shared: Trajectory) -> dict[str, Any] | None:
-        """Return where a second trajectory begins, if the shared one has just come to that point."""
+        """Return the state from which a second trajectory starts, if the shared one has just reached it."""
         if self._restart is None:
             return None
         restart, self._restart = self._restart, None
@@ -46,7 +46,7 @@ class Fork(Collector):
         return {**state, "weights": restart.weights, "optimizer": optimizer, "collectors": collectors}
 
     def members(self) -> Sequence[Weights]:
-        """Return the members that the collector has by then."""
+        """Return the members that the collector has so far."""
         return self.collector.members()
 
     @property

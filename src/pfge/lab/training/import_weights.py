@@ -1,4 +1,4 @@
-"""A user's checkpoint as start weights: read without executing anything, fitted to the model by name."""
+"""Read a user's checkpoint as start weights, without executing code, and match it to the model by name."""
 
 import re
 from pathlib import Path
@@ -49,11 +49,11 @@ def read_start_weights(path: Path) -> Weights:
             state = state[key]
     if not isinstance(state, dict) or not state:
         raise StorageError(f"{path} must hold a state dict, found {type(state).__name__}")
-    strangers = [str(name) for name, value in state.items() if not isinstance(value, Tensor)]
-    if strangers:
+    others = [str(name) for name, value in state.items() if not isinstance(value, Tensor)]
+    if others:
         raise StorageError(
             f"{path} must hold tensors by name, plainly or under {' or '.join(map(repr, WRAPPED_UNDER))}, "
-            f"found other values: {', '.join(strangers[:5])}"
+            f"found other values: {', '.join(others[:5])}"
         )
     return {_canonical(str(name)): tensor.detach() for name, tensor in state.items()}
 
@@ -65,7 +65,7 @@ def _canonical(name: str) -> str:
 def _read_torch(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the reader may stumble over a damaged file anywhere
+    except Exception as error:  # a damaged file can fail anywhere in the reader
         if found := re.search(r"GLOBAL (\S+)", str(error)):
             raise StorageError(
                 f"{path} holds {found[1]} beside tensors and plain values, and is not loaded because loading "

@@ -1,4 +1,4 @@
-"""Find w0: the paper's SGD recipe, a model with trained weights, or the user's own checkpoint."""
+"""Make w0: by the paper's SGD recipe, from a model with trained weights, or from the user's checkpoint."""
 
 from pathlib import Path
 
@@ -21,13 +21,13 @@ CHECKPOINT = "pretrain.checkpoint"
 
 
 def pretrain(experiment: Experiment, path: Path, reporter: Reporter) -> list[StartWeights]:
-    """Find w0 for every seed in a run folder, where a comparison then has it, and measure it."""
+    """Make w0 for every seed in a run folder, for a later comparison, and measure it."""
     with open_session(experiment, path, reporter) as session:
         return [_find_and_measure(session, seed) for seed in experiment.seeds]
 
 
 def find_w0(session: Session, seed: int, number: int = 1) -> Weights:
-    """Return the start weights of a seed; those found once stay in the run folder.
+    """Return the start weights of a seed; they are made once and stay in the run folder.
 
     Args:
         session: The experiment.
@@ -37,7 +37,7 @@ def find_w0(session: Session, seed: int, number: int = 1) -> Weights:
     session.folder.of_seed(seed)
     path = session.folder.w0(seed, number)
     found = path.exists()
-    session.engine.wait_for_all()  # nobody writes before everybody has looked
+    session.engine.wait_for_all()  # no process writes before all have checked
     if not found:
         model = _make_w0(session, seed, number)
         session.engine.first_does(lambda: write_tensors(path, view_weights(model)))
@@ -61,7 +61,7 @@ def read_w0(session: Session, seed: int) -> Weights:
 
 def _find_and_measure(session: Session, seed: int) -> StartWeights:
     ensemble = session.make_ensemble([find_w0(session, seed)])
-    # What a run that was stopped would continue from has served its purpose.
+    # The checkpoint of an interrupted training is no longer needed.
     session.engine.first_does(lambda: (session.folder.of_seed(seed) / CHECKPOINT).unlink(missing_ok=True))
     measured = {
         part: evaluate_on(session, ensemble, data, f"seed {seed}: w0 on {part}").growing[-1]

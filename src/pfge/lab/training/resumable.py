@@ -1,4 +1,4 @@
-"""Follow a trajectory to its end through kills: a checkpoint now and then, and no hidden state."""
+"""Train along a trajectory, continuing after interruptions from regular checkpoints."""
 
 import time
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def train_resumable(
         on_update: Called after each update, before a checkpoint of it.
         log: Takes the loss and the rate.
     """
-    # First, as it may change the type of the weights, which the optimizer's state is loaded in.
+    # First, because it may change the type of the weights, and the optimizer's state is loaded in that type.
     model = engine.wrap(trajectory.model, trajectory.optimizer)
     found = next((file for file in (checkpoint, start) if file and file.exists()), None)
     if found is not None:
@@ -100,6 +100,6 @@ def train_resumable(
 
 
 def _members(trajectory: Trajectory) -> str:
-    """Return how many members there are so far, of the collector that has most of the path's own points."""
+    """Return how many members there are so far, of the collector that took most points of this path."""
     counts = [sum(i is not None for i in c.iterations) for c in trajectory.collectors]
     return f"  members {max(counts)}" if counts else ""

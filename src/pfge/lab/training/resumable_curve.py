@@ -1,4 +1,4 @@
-"""Fit a curve to its end through kills, and trace it."""
+"""Fit a curve, continuing after interruptions, and trace it."""
 
 import time
 from collections.abc import Iterable
@@ -122,7 +122,7 @@ def trace(session: Session, curve: Curve, model: nn.Module, *, seed: int, name: 
 
 
 def _loss_and_error(session: Session, model: nn.Module, source: Iterable[Batch]) -> tuple[float, float]:
-    """Return the mean loss and the share of mistakes."""
+    """Return the mean loss and the error rate."""
     task = session.task
     require_classification(task, "the error along a curve")
     loss = errors = 0.0

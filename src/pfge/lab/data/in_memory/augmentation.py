@@ -36,7 +36,7 @@ class Augmentation:
 def crop_and_flip(
     pixels: Tensor, padding: int, top: Tensor, left: Tensor, mirrored: Tensor, *, channels_last: bool
 ) -> Tensor:
-    """Return the images padded with black, cropped to their size, then mirrored where asked.
+    """Return the images padded with black, cropped to their size, then mirrored where `mirrored` is true.
 
     Args:
         pixels: Contiguous images, [N, H, W, C] if `channels_last`, else [N, C, H, W].

@@ -13,7 +13,7 @@ from pfge.lab.data.seeding import generator
 
 
 class TrainingBatches:
-    """Endless shuffled, augmented batches, of which any can be asked for by its iteration.
+    """Endless shuffled, augmented batches, any of which can be computed from its iteration.
 
     An epoch visits every image once, in an order that depends on the seed and the epoch; what is
     done to the images of a batch depends on the seed and the iteration. Nothing is remembered
@@ -77,7 +77,7 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """All images once, in their own order, as often as it is iterated.
+    """All images in their own order; can be iterated repeatedly.
 
     Args:
         data: The images, on the device the batches are to be on.

@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class DataError(ValueError):
-    """Data that is missing, damaged or not what it should be; the message names the remedy."""
+    """Data that is missing, damaged or of the wrong kind; the message names the remedy."""
 
 
 class DataWarning(UserWarning):
-    """Data that can be used, but not all of it as it should be."""
+    """Some of the data cannot be used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Normalization:
 
     def __post_init__(self) -> None:
         if not self.mean or len(self.mean) != len(self.std):
-            raise DataError(f"mean and std need one value a channel each, got {self.mean} and {self.std}")
+            raise DataError(f"mean and std need one value per channel each, got {self.mean} and {self.std}")
         if min(self.std) <= 0:
             raise DataError(f"std must be positive, got {self.std}")
 

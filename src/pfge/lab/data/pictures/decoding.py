@@ -14,9 +14,9 @@ _TRIES = 10
 
 
 def open_picture(path: Path) -> Image.Image:
-    """Return a picture as RGB, completely decoded, so that damage shows here and nowhere else."""
+    """Return a picture as RGB, completely decoded, so that a damaged file raises here."""
     with Image.open(path) as picture:
-        # By way of RGBA, because Pillow warns of palettes with transparency.
+        # Through RGBA, because Pillow warns of palettes with transparency.
         return (picture.convert("RGBA") if picture.mode == "P" else picture).convert("RGB")
 
 

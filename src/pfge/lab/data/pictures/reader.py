@@ -1,4 +1,4 @@
-"""Picture files decoded by worker processes, and what becomes of those that cannot be read."""
+"""Decode picture files in worker processes, and replace those that cannot be read."""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -46,7 +46,7 @@ class PicturesByKey(Dataset[_Item]):
             path = self.files.path(index)
             try:
                 picture = open_picture(path)
-            except Exception:  # whatever a decoder stumbles over, the file is not usable
+            except Exception:  # decoders raise many types; in each case the file is not usable
                 corrupt.append(str(path))
                 continue
             if self._seed is None:
@@ -55,12 +55,12 @@ class PicturesByKey(Dataset[_Item]):
                 random = generator(self._seed, "picture", epoch, index)
                 pixels = random_resized_crop(picture, size=self.size, generator=random)
             return pixels, int(self.files.labels[index]), corrupt
-        # The main process says what is wrong: an error from a worker would arrive as a traceback.
+        # The main process reports the error: one raised in a worker would arrive as a traceback.
         return torch.zeros(self.size, self.size, 3, dtype=torch.uint8), 0, corrupt
 
 
 class PictureReader:
-    """Read batches of pictures, turns them into inputs and keeps count of the corrupt ones.
+    """Read batches of pictures, turn them into inputs and count the corrupt ones.
 
     Args:
         pictures: What to read.
@@ -120,7 +120,7 @@ class PictureReader:
         if not self.corrupt:
             warnings.warn(
                 f"corrupt picture {corrupt[0]}: the next one takes its place; "
-                "this is said once, all are counted in `corrupt`",
+                "this warning is shown once, all are counted in `corrupt`",
                 DataWarning,
                 stacklevel=3,
             )

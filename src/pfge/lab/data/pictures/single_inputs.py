@@ -1,4 +1,4 @@
-"""Picture files of anybody's as inputs of a model, seen as it sees test images."""
+"""Read single picture files as inputs of a model, processed like test images."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def read_picture_inputs(path: Path, data: Images, normalization: Normalization, 
         picture = open_picture(path)
     except FileNotFoundError:
         raise DataError(f"{path} is missing; check the path") from None
-    except Exception as error:  # whatever a decoder stumbles over, the file is not usable
+    except Exception as error:  # decoders raise many types; in each case the file is not usable
         reason = "" if str(path) in str(error) else f": {error}"
         raise DataError(f"{path} cannot be read as a picture{reason}") from None
     if height == width:
@@ -49,6 +49,6 @@ def _with_channels(pixels: Tensor, channels: int) -> Tensor:
         return pixels
     if channels != 1:
         raise DataError(f"pictures have 3 channels, or 1 if they are gray, and the data has {channels}")
-    # The luma of ITU-R 601, by which Pillow and others make gray of colors.
+    # The luma of ITU-R 601, which Pillow also uses to convert color to gray.
     luma = torch.tensor([0.299, 0.587, 0.114])[:, None, None]
     return (pixels.float() * luma).sum(dim=0, keepdim=True).round().to(torch.uint8)

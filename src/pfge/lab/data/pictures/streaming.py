@@ -33,7 +33,7 @@ class StreamedPictures:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What each class number stands for."""
+        """The name of each class."""
         return self.files.class_names
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class StreamedTraining:
 
 
 class StreamedEvaluation:
-    """All pictures once, in their own order, as often as it is iterated."""
+    """All pictures in their own order; can be iterated repeatedly."""
 
     def __init__(self, pictures: int, batch_size: int, reader: PictureReader) -> None:
         if batch_size < 1:

@@ -63,12 +63,12 @@ def _read(
 ) -> ImageSet:
     path = folder / file.name
     if layout.pickled:
-        # Whether it may be read at all is asked first: a pickle is a program.
+        # The md5 is checked first, because a pickle can run code.
         if verify and file.md5:
             check_md5(path, file.md5)
         labels, pixels = _read_pickled(path, file.images, cifar.label_key)
     else:
-        # The size is asked first: "truncated" says more than a wrong md5.
+        # The size is checked first, because "truncated" is a clearer error than a wrong md5.
         labels, pixels = _read_binary(path, file.images, cifar.label_bytes)
         if verify and file.md5:
             check_md5(path, file.md5)

@@ -1,4 +1,4 @@
-"""Files fetched from their official source: whole and with the published md5, or not at all."""
+"""Download files from their official source, and keep them only if they have the published md5."""
 
 import hashlib
 import shutil
@@ -28,7 +28,7 @@ def fetch(url: str, target: Path, md5: str) -> None:
     """Download a file; `target` appears only once it is whole and its md5 is right."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # In the same folder, because only there is a rename atomic.
+        # In the same folder, because a rename is atomic only within a file system.
         with TemporaryDirectory(dir=target.parent, prefix=".download-") as scratch:
             part = Path(scratch) / target.name
             _transfer(url, part, md5)
@@ -38,7 +38,7 @@ def fetch(url: str, target: Path, md5: str) -> None:
 
 
 def fetch_folder(url: str, folder: Path, md5: str) -> None:
-    """Download a tar archive of one folder and puts that folder's files into `folder`.
+    """Download a tar archive of one folder and put that folder's files into `folder`.
 
     Args:
         url: The archive; its files must be in a folder with the name of `folder`.

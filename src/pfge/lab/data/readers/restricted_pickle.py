@@ -81,7 +81,7 @@ def read_plain_pickle(path: Path) -> object:
             return _with_arrays(_Reader(file, encoding="latin-1").load())
     except OSError:
         raise
-    except Exception as error:  # a damaged pickle can fail in any way at all
+    except Exception as error:  # a damaged pickle can raise any error
         raise DataError(
             f"{path} was refused as a pickle of plain data: {error or type(error).__name__}; "
             "fetch it again from its official source"
