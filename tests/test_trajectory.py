@@ -290,3 +290,18 @@ def test_iterations_that_divide_give_no_warning() -> None:
     trajectory = make_run(PFGE(1, 2), FGE(2))
     follow(trajectory, BATCHES, classification_loss, iterations=4)
     follow(trajectory, BATCHES, classification_loss, iterations=1)
+
+
+def test_a_state_without_the_training_continues_where_a_trainer_restored_it() -> None:
+    expected, found = PFGE(2, 4), PFGE(2, 4)
+    train(make_mlp(), [expected], 8)
+    first = train(make_mlp(), [PFGE(2, 4)], 3)
+    state = first.state_dict(training=False)
+    assert not {"weights", "optimizer"} & state.keys()
+    second = train(make_mlp(), [found], 0)
+    second.model.load_state_dict(first.model.state_dict())
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    second.load_state_dict(state)
+    advance(second, 5)
+    for one, two in zip(found.members(), expected.members(), strict=True):
+        assert_same_weights(one, two)

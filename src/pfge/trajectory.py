@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from pfge.collectors.base import Collector, Restart
 from pfge.forward import repeat_batches
 from pfge.schedules import Schedule
-from pfge.weights import buffer_names, in_memory_order_of, load_weights, view_weights
+from pfge.weights import Weights, buffer_names, in_memory_order_of, load_weights, view_weights
 
 Batch = TypeVar("Batch")
 
@@ -105,20 +105,24 @@ class Trajectory:
             if restart is not None:
                 self._restart(restart)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, training: bool = True) -> dict[str, Any]:
         """Return all that resuming needs: weights, optimizer, iteration, collectors; live tensors.
 
         `save_checkpoint` writes it. The random state of the loop and the order of its data are not in it:
         the loop must keep them itself.
+
+        Args:
+            training: Whether weights and optimizer are included; False where a trainer restores them.
         """
-        return {
+        state = {
             "iteration": self.iteration,
             "begun": self._begun,
             "rate_ratios": self._rate_ratios,
-            "weights": view_weights(self.model),
-            "optimizer": self.optimizer.state_dict(),
             "collectors": [[str(collector), collector.state_dict()] for collector in self.collectors],
         }
+        if training:
+            state |= {"weights": view_weights(self.model), "optimizer": self.optimizer.state_dict()}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state; the next update is bit for bit that of the run which gave it.
@@ -133,12 +137,8 @@ class Trajectory:
                 f"a trajectory resumes with the collectors it had, {found}, got {names}; "
                 "construct the same ones"
             )
-        load_weights(self.model, state["weights"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        for parameter, kept in self.optimizer.state.items():
-            for key, value in kept.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    kept[key] = in_memory_order_of(parameter, value)
+        if "weights" in state:
+            self._load_training(state["weights"], state["optimizer"])
         self.iteration = state["iteration"]
         self._rate_ratios = list(state["rate_ratios"])
         self._begun = state["begun"]
@@ -146,6 +146,14 @@ class Trajectory:
         if self._begun:
             for collector, (_, collected) in zip(self.collectors, state["collectors"], strict=True):
                 collector.load_state_dict(collected)
+
+    def _load_training(self, weights: Weights, optimizer: dict[str, Any]) -> None:
+        load_weights(self.model, weights)
+        self.optimizer.load_state_dict(optimizer)
+        for parameter, kept in self.optimizer.state.items():
+            for key, value in kept.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    kept[key] = in_memory_order_of(parameter, value)
 
     def _restart(self, restart: Restart) -> None:
         load_weights(self.model, restart.weights)
