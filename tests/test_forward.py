@@ -1,8 +1,11 @@
 import itertools
+from collections import UserDict
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-from pfge.forward import keep_modes, repeat_batches
+from pfge.forward import call_model, keep_modes, repeat_batches
 from tests.toys import make_mlp
 
 
@@ -31,3 +34,16 @@ def test_batches_that_end_for_good_are_refused() -> None:
     assert next(endless) == 1
     with pytest.raises(ValueError, match="batches ended before the last iteration"):
         next(endless)
+
+
+class Named(nn.Module):
+    """Takes and returns values by name, as the models of transformers do."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"loss": x.sum(), "logits": 2 * x}
+
+
+def test_of_outputs_by_name_the_logits_are_taken() -> None:
+    x = torch.ones(2, 3)
+    for batch in (x, {"x": x}, UserDict(x=x), (x, torch.zeros(2))):
+        assert torch.equal(call_model(Named(), batch), 2 * x)

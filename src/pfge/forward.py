@@ -1,6 +1,6 @@
 """How batches meet a model: how it is called, how often they are read, in which mode."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -11,18 +11,25 @@ Batch = TypeVar("Batch")
 
 
 def call_model(model: nn.Module, batch: Any) -> Any:
-    """Call a model on a tensor, on a dict of keyword arguments, or on the first entry of a pair."""
+    """Call a model on a tensor, on a dict of keyword arguments, or on the first entry of a pair.
+
+    Of outputs by name, as the models of transformers return them, it gives the `logits`.
+    """
     match batch:
         case Tensor():
-            return model(batch)
-        case dict():
-            return model(**batch)
+            return _pick_logits(model(batch))
+        case Mapping():
+            return _pick_logits(model(**batch))
         case [first, *_]:
             return call_model(model, first)
     raise TypeError(
         f"a batch must be a tensor, a dict of keyword arguments, or a tuple or list that begins with one, "
         f"got {type(batch).__name__}; pass forward=, a function of the model and the batch"
     )
+
+
+def _pick_logits(outputs: Any) -> Any:
+    return outputs["logits"] if isinstance(outputs, Mapping) and "logits" in outputs else outputs
 
 
 def repeat_batches(batches: Iterable[Batch]) -> Iterator[Batch]:
