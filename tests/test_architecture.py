@@ -25,7 +25,7 @@ ROWS: dict[str, list[set[str]]] = {
         {"collectors", "packed", "connectivity"},
         {"trajectory", "ensemble"},
         {"cascade"},
-        {"methods", "compression", "export"},
+        {"methods", "compression", "export", "integrations"},
         {"lab"},
         {"reports"},
         {"cli"},
@@ -97,12 +97,17 @@ def test_importing_pfge_loads_torch_and_safetensors_only() -> None:
         "scipy",
         "rich",
         "lightning",
+        "pytorch_lightning",
+        "transformers",
+        "accelerate",
+        "peft",
         "torchvision",
         "PIL",
         "onnx",
         "torch._dynamo",
         "pfge.lab",
         "pfge.cli",
+        "pfge.integrations",
     )
     code = f"import sys, pfge; print([name for name in {heavy!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

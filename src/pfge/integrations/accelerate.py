@@ -1,0 +1,65 @@
+"""Collecting in a loop with accelerate: `CollectWeights(accelerator, model, optimizer, ...)`, and no more."""
+
+from collections.abc import Sequence
+
+from accelerate import Accelerator, DistributedType
+from accelerate.optimizer import AcceleratedOptimizer
+from torch import nn
+from torch.optim import Optimizer
+
+from pfge.collectors.base import Collector
+from pfge.integrations.collecting import Collecting, warn_if_untested
+from pfge.schedules import Schedule
+
+TESTED = ("1.10", "1.15")
+REFUSED = {
+    DistributedType.DEEPSPEED: "use DDP, or ZeRO through FSDP2 in a loop of your own",
+    DistributedType.FSDP: "use DDP",
+    DistributedType.MEGATRON_LM: "use DDP",
+}
+
+
+class CollectWeights(Collecting):
+    """Collects weights in a loop whose model and optimizer were prepared by accelerate.
+
+    It follows the optimizer by itself: the loop stays as it is. Only steps that synchronize gradients
+    are updates. Its state is part of `accelerator.save_state`, so that `load_state` goes on with the
+    same members.
+
+    Args:
+        accelerator: That which prepared model and optimizer.
+        model: The model, prepared or not.
+        optimizer: The optimizer, prepared or not.
+        schedule: The learning rate for each update, or None to leave the rates alone.
+        collectors: As in `Trajectory`.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        optimizer: Optimizer,
+        schedule: Schedule | None,
+        collectors: Sequence[Collector],
+    ):
+        warn_if_untested("accelerate", TESTED)
+        super().__init__(schedule, collectors)
+        require_supported(accelerator.distributed_type)
+        self.attach(model, unwrap_optimizer(optimizer))
+        accelerator.register_for_checkpointing(self)
+
+
+def unwrap_optimizer(optimizer: Optimizer) -> Optimizer:
+    """Return the torch optimizer inside what accelerate prepared, which alone has hooks."""
+    while isinstance(optimizer, AcceleratedOptimizer):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def require_supported(distributed_type: DistributedType) -> None:
+    """Raise a ValueError where no process has the whole weights."""
+    if (remedy := REFUSED.get(distributed_type)) is not None:
+        raise ValueError(
+            "CollectWeights works where every process has the whole weights, got "
+            f"{distributed_type.value}; {remedy}"
+        )

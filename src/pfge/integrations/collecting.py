@@ -1,0 +1,168 @@
+"""What the callbacks of all trainers share: a trajectory that follows an optimizer by its step hooks."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+from weakref import WeakSet
+
+from torch import nn
+from torch.optim import Optimizer
+
+from pfge.collectors.base import Collector
+from pfge.ensemble import Ensemble
+from pfge.schedules import Schedule
+from pfge.trajectory import Trajectory
+from pfge.weights import unwrap
+
+_followed: WeakSet[Optimizer] = WeakSet()
+
+
+class Collecting:
+    """Collects weights during a training that a trainer runs.
+
+    Updates are counted by hooks of the optimizer itself, so accumulated and skipped steps count as in a
+    loop of one's own, whatever the trainer does around them.
+
+    Args:
+        schedule: The learning rate for each iteration, or None to leave the rates to the trainer.
+        collectors: As in `Trajectory`.
+
+    Attributes:
+        trajectory: The path that is followed, once training has begun.
+    """
+
+    def __init__(self, schedule: Schedule | None, collectors: Sequence[Collector]):
+        self.schedule = schedule
+        self.collectors = tuple(collectors)
+        self.trajectory: Trajectory | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._hooks: list[Any] = []
+
+    def attach(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Follow an optimizer from here on, or from the state that was loaded.
+
+        Raises:
+            ValueError: The optimizer is followed already, or this object has followed another training.
+        """
+        self.detach()
+        if optimizer in _followed:
+            raise ValueError(
+                "an optimizer is followed by one CollectWeights at a time, and this one is followed already; "
+                "add the callback once and give it all collectors"
+            )
+        done = self.trajectory.iteration if self.trajectory else 0
+        if done and self._loaded is None:
+            raise ValueError(
+                f"a CollectWeights follows one training, and this one has followed {done} updates already; "
+                "construct another, or resume from a checkpoint"
+            )
+        trajectory = Trajectory(model, optimizer, self.schedule, self.collectors)
+        if self._loaded is not None:
+            trajectory.load_state_dict(self._loaded)
+            self._loaded = None
+        self.trajectory = trajectory
+        self._hooks = [
+            optimizer.register_step_pre_hook(lambda *_: trajectory.before_update()),
+            optimizer.register_step_post_hook(lambda *_: trajectory.after_update()),
+        ]
+        _followed.add(optimizer)
+
+    def detach(self) -> None:
+        """Stop following; what was collected stays."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if self.trajectory is not None:
+            _followed.discard(self.trajectory.optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was collected and counted; the trainer itself saves the model and the optimizer."""
+        if self.trajectory is None:
+            return {}
+        return self.trajectory.state_dict(training=False)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state, at once or when training begins.
+
+        Raises:
+            ValueError: The collectors are not those of the state.
+        """
+        if self._hooks and self.trajectory is not None:
+            self.trajectory.load_state_dict(state)
+        else:
+            self._loaded = state or None
+
+    def ensemble(
+        self,
+        build_model: Callable[[], nn.Module] | None = None,
+        *,
+        collector: Collector | None = None,
+        **options: Any,
+    ) -> Ensemble:
+        """Return the ensemble of what was collected.
+
+        Args:
+            build_model: Returns a new module of the trained model's architecture. If None it is
+                constructed as the trained one was, where the trainer's models know how.
+            collector: Whose members, where there are several collectors.
+            options: As of `Ensemble`.
+
+        Raises:
+            ValueError: Nothing was collected, or the collector or the constructor has to be named.
+        """
+        if self.trajectory is None:
+            raise ValueError(
+                "an ensemble needs a training, and this process has followed none; train first (where a "
+                "trainer spawns its processes, give the collector store=FOLDER and use Ensemble.load(FOLDER))"
+            )
+        build_model = build_model or self.constructor(unwrap(self.trajectory.model))
+        if collector is None:
+            if len(self.collectors) != 1:
+                found = ", ".join(map(str, self.collectors))
+                raise ValueError(f"an ensemble is that of one collector, got {found}; pass collector=")
+            (collector,) = self.collectors
+        ensemble = Ensemble.from_collector(collector, build_model, **options)
+        if not len(ensemble):
+            done = self.trajectory.iteration
+            raise ValueError(f"{collector} has no members after {done} updates; train longer")
+        return ensemble
+
+    def constructor(self, model: nn.Module) -> Callable[[], nn.Module]:
+        """Return a function that constructs another module like the trained one."""
+        raise ValueError(
+            f"an ensemble has to construct a {type(model).__name__}; pass a function that returns one"
+        )
+
+
+def checked(construct: "partial[nn.Module]", remedy: str) -> Callable[[], nn.Module]:
+    """Return a function that calls a constructor; if the arguments are wrong its error names the remedy."""
+    kind: type[nn.Module] = construct.func  # type: ignore[assignment]
+
+    def build() -> nn.Module:
+        try:
+            return construct()
+        except TypeError as error:
+            raise ValueError(
+                f"{kind.__name__} cannot be constructed ({error}); {remedy}, or pass ensemble() a build_model"
+            ) from error
+
+    build.__module__, build.__qualname__ = kind.__module__, kind.__qualname__
+    return build
+
+
+def warn_if_untested(package: str, tested: tuple[str, str]) -> None:
+    """Warn if the installed version of a trainer is not in a tested range, both ends as major.minor."""
+    first, last = tested
+    installed = version(package)
+    if not _parts(first) <= _parts(installed)[:2] <= _parts(last):
+        warnings.warn(
+            f"pfge is tested with {package} {first} to {last}, and {installed} is installed; "
+            "compare members with those of a short run, or install a tested version",
+            stacklevel=3,
+        )
+
+
+def _parts(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2])

@@ -1,0 +1,76 @@
+"""Collecting in a Lightning Trainer: `Trainer(callbacks=[CollectWeights(...)])`."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+
+from torch import nn
+
+from pfge.collectors.base import Collector
+from pfge.integrations.collecting import Collecting, checked, warn_if_untested
+from pfge.schedules import Schedule
+
+if find_spec("lightning") is not None:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+
+    PACKAGE = "lightning"
+else:
+    from pytorch_lightning import Callback, LightningModule, Trainer
+
+    PACKAGE = "pytorch-lightning"
+
+TESTED = ("2.5", "2.6")
+STRATEGIES = {"SingleDeviceStrategy", "DDPStrategy"}
+
+
+class CollectWeights(Collecting, Callback):
+    """Collects weights while `Trainer.fit` runs; `ensemble()` is what was collected.
+
+    Works with automatic and manual optimization, accumulation and mixed precision. Its state is part
+    of Lightning's checkpoints, so that `fit(ckpt_path=...)` goes on with the same members.
+
+    Args:
+        schedule: The learning rate for each update, or None to leave the rates to the module's own
+            scheduler. Do not return a scheduler from `configure_optimizers` beside one that is given here.
+        collectors: As in `Trajectory`.
+        optimizer: Which of the module's optimizers is followed; needed if there are several.
+    """
+
+    def __init__(
+        self, schedule: Schedule | None, collectors: Sequence[Collector], *, optimizer: int | None = None
+    ):
+        warn_if_untested(PACKAGE, TESTED)
+        super().__init__(schedule, collectors)
+        self.optimizer = optimizer
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse a strategy that does not keep whole weights in every process."""
+        strategy = type(trainer.strategy)
+        if not STRATEGIES & {kind.__name__ for kind in strategy.__mro__}:
+            raise ValueError(
+                f"CollectWeights works where every process has the whole weights, got {strategy.__name__}; "
+                'use strategy="ddp" or a single device'
+            )
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Follow the optimizer, which exists from here on."""
+        found = len(trainer.optimizers)
+        if self.optimizer not in range(found) and (self.optimizer is not None or found != 1):
+            raise ValueError(
+                f"CollectWeights follows one of the module's {found} optimizers, got "
+                f"optimizer={self.optimizer}; pass its index"
+            )
+        self.attach(pl_module, trainer.optimizers[self.optimizer or 0])
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Stop following; what was collected stays."""
+        self.detach()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Stop following; what was collected stays."""
+        self.detach()
+
+    def constructor(self, model: nn.Module) -> Callable[[], nn.Module]:
+        """Return a function that constructs the module from `hparams`, as `load_from_checkpoint` does."""
+        hparams = getattr(model, "hparams", {})
+        return checked(partial(type(model), **hparams), "call save_hyperparameters() in its constructor")

@@ -1,0 +1,101 @@
+"""Collecting in a Hugging Face Trainer: `Trainer(..., callbacks=[CollectWeights(...)])`."""
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accelerate.state import AcceleratorState
+from torch import nn
+from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
+from transformers.training_args import TrainingArguments
+
+from pfge.collectors.base import Collector
+from pfge.integrations.accelerate import require_supported, unwrap_optimizer
+from pfge.integrations.collecting import Collecting, checked, warn_if_untested
+from pfge.schedules import Schedule
+from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
+
+TESTED = ("5.17", "5.22")
+FILE = "pfge.safetensors"
+
+
+class CollectWeights(Collecting, TrainerCallback):
+    """Collects weights while `Trainer.train` runs; `ensemble()` is what was collected.
+
+    Its state lies in each of the trainer's checkpoints as `pfge.safetensors`, so that
+    `train(resume_from_checkpoint=...)` goes on with the same members.
+
+    Args:
+        schedule: The learning rate for each update, in place of the trainer's own; None to leave the
+            rates to the trainer.
+        collectors: As in `Trajectory`.
+        checkpoint: The folder that training is resumed from, if it does not lie in `output_dir`.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule | None,
+        collectors: Sequence[Collector],
+        *,
+        checkpoint: str | Path | None = None,
+    ):
+        warn_if_untested("transformers", TESTED)
+        super().__init__(schedule, collectors)
+        self.checkpoint = checkpoint
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Follow the optimizer, from the checkpoint if the trainer resumes from one."""
+        require_supported(AcceleratorState().distributed_type)
+        self.detach()  # from a training that was interrupted
+        if state.global_step:
+            self._load(Path(self.checkpoint or _folder(args, state)), state)
+        self.attach(kwargs["model"], unwrap_optimizer(kwargs["optimizer"]))
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Let the trainer log the rate that was used, and not that of its own scheduler."""
+        if self.schedule is not None:
+            kwargs["lr_scheduler"]._last_lr = [group["lr"] for group in kwargs["optimizer"].param_groups]
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Put the state beside the trainer's own, unless its checkpoints cannot be resumed from."""
+        if state.is_world_process_zero and not args.save_only_model:
+            save_checkpoint(_folder(args, state) / FILE, self.state_dict())
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Stop following."""
+        self.detach()
+
+    def constructor(self, model: nn.Module) -> Callable[[], nn.Module]:
+        """Return a function that constructs the model from its config."""
+        config = deepcopy(getattr(model, "config", None))
+        return checked(partial(type(model), config), "let its constructor take its config")
+
+    def _load(self, folder: Path, state: TrainerState) -> None:
+        if (folder / FILE).exists() and _log_history(folder) == state.log_history:
+            self.load_state_dict(load_checkpoint(folder / FILE))
+        else:
+            warnings.warn(
+                f"{folder} has no {FILE} of the checkpoint that training resumes from, so collecting begins "
+                f"at step {state.global_step}; pass checkpoint= if it lies elsewhere",
+                stacklevel=2,
+            )
+
+
+def _folder(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(args.output_dir or ".", f"checkpoint-{state.global_step}")
+
+
+def _log_history(folder: Path) -> Any:
+    return json.loads((folder / "trainer_state.json").read_text()).get("log_history")

@@ -1,0 +1,194 @@
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import pytorch_lightning
+import torch
+from torch import Tensor, nn
+
+from pfge import EMA, FGE, PFGE, SWA, Constant, Ensemble
+from pfge.integrations.lightning import CollectWeights
+from tests.integrations.adapters import StatefulLoader
+from tests.toys import assert_same_weights, classification_loss, make_batch
+
+INPUTS = make_batch(0)[0]
+
+
+def batches() -> StatefulLoader:
+    return StatefulLoader([make_batch(number) for number in range(6)])
+
+
+class Classifier(pl.LightningModule):
+    def __init__(self, width: int, optimizers: int = 1):
+        super().__init__()
+        self.save_hyperparameters()
+        self.net = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+        self.automatic_optimization = optimizers == 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
+        loss = classification_loss(self, batch)
+        if not self.automatic_optimization:
+            self.manual_backward(loss)
+            for optimizer in self.optimizers()[1:]:
+                optimizer.step()
+                optimizer.step()
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        made = [torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(self.hparams.optimizers)]
+        return made[0] if len(made) == 1 else made
+
+
+class PlainClassifier(Classifier):
+    """A user's module that does not say how it was made."""
+
+    def __init__(self, net: nn.Module):
+        pl.LightningModule.__init__(self)
+        self.net = net
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def make_trainer(*callbacks: pl.Callback, trainer: type = pl.Trainer, **options: Any) -> Any:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet |= {"enable_checkpointing": False, "accelerator": "cpu", "max_epochs": 1}
+    return trainer(callbacks=list(callbacks), **(quiet | options))
+
+
+def test_an_ensemble_is_made_from_hparams_saved_and_loaded(tmp_path: Path) -> None:
+    callback = CollectWeights(Constant(0.05), [PFGE(1, 2)])
+    make_trainer(callback).fit(Classifier(5), batches())
+    ensemble = callback.ensemble()
+    assert ensemble.iterations == [2, 4, 6]
+    assert ensemble.model == "tests.integrations.test_lightning:Classifier"
+    ensemble.save(tmp_path / "saved")
+    loaded = Ensemble.load(tmp_path / "saved", lambda: Classifier(5))
+    assert torch.equal(loaded.predict(INPUTS), ensemble.predict(INPUTS))
+
+
+def test_a_module_without_hparams_needs_build_model() -> None:
+    callback = CollectWeights(None, [FGE(1)])
+    make_trainer(callback).fit(PlainClassifier(nn.Linear(4, 3)), batches())
+    with pytest.raises(
+        ValueError, match=r"PlainClassifier cannot be constructed .*; call save_hyperparameters"
+    ):
+        callback.ensemble().predict(INPUTS)
+    ensemble = callback.ensemble(lambda: PlainClassifier(nn.Linear(4, 3)))
+    assert ensemble.predict(INPUTS).shape == (16, 3)
+
+
+def test_a_trainer_of_pytorch_lightning_takes_the_callback() -> None:
+    class Other(pytorch_lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:  # noqa: ARG002
+            return classification_loss(self, batch)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    callback = CollectWeights(None, [FGE(2)])
+    make_trainer(callback, trainer=pytorch_lightning.Trainer).fit(Other(), batches())
+    assert callback.ensemble().iterations == [2, 4, 6]
+
+
+@pytest.mark.parametrize("chosen", [None, 2])
+def test_one_of_several_optimizers_has_to_be_chosen(chosen: int | None) -> None:
+    callback = CollectWeights(None, [FGE(1)], optimizer=chosen)
+    with pytest.raises(
+        ValueError, match=rf"one of the module's 2 optimizers, got optimizer={chosen}; pass its"
+    ):
+        make_trainer(callback).fit(Classifier(5, optimizers=2), batches())
+
+
+def test_every_step_of_the_chosen_optimizer_counts() -> None:
+    fge = FGE(1)
+    make_trainer(CollectWeights(None, [fge], optimizer=1)).fit(Classifier(5, optimizers=2), batches())
+    assert fge.iterations == list(range(1, 13))  # two in each batch
+
+
+def test_a_strategy_that_splits_the_weights_is_refused() -> None:
+    class Sharded(pl.strategies.ParallelStrategy):
+        root_device = torch.device("cpu")
+
+    trainer = make_trainer()
+    trainer.strategy.__class__ = Sharded
+    with pytest.raises(
+        ValueError, match=r'whole weights, got Sharded; use strategy="ddp" or a single device'
+    ):
+        CollectWeights(None, [FGE(1)]).setup(trainer, Classifier(5), "fit")
+
+
+def test_a_callback_that_is_added_twice_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="more than one stateful callback"):
+        make_trainer(CollectWeights(None, [FGE(1)]), CollectWeights(None, [SWA(1)]))
+
+
+def test_a_second_fit_needs_a_checkpoint_or_another_callback(tmp_path: Path) -> None:
+    fge = FGE(1)
+    callback = CollectWeights(None, [fge])
+    trainer = make_trainer(callback)
+    module = Classifier(5)
+    trainer.fit(module, batches())
+    trainer.save_checkpoint(tmp_path / "state.ckpt")
+    trainer.fit_loop.max_epochs = 2
+    with pytest.raises(ValueError, match="has followed 6 updates already; construct another, or resume"):
+        trainer.fit(module, batches())
+    assert fge.iterations == list(range(1, 7))
+    make_trainer(callback, max_epochs=2).fit(module, batches(), ckpt_path=tmp_path / "state.ckpt")
+    assert fge.iterations == list(range(1, 13))
+
+
+def test_a_checkpoint_made_without_the_callback_is_a_start_point(tmp_path: Path) -> None:
+    trainer = make_trainer()
+    trainer.fit(Classifier(5), batches())
+    trainer.save_checkpoint(tmp_path / "state.ckpt")
+    fge = FGE(1)
+    callback = CollectWeights(None, [fge])
+    make_trainer(callback, max_epochs=2).fit(Classifier(5), batches(), ckpt_path=tmp_path / "state.ckpt")
+    assert fge.iterations == list(range(1, 7))
+
+
+def test_resuming_with_another_period_is_refused(tmp_path: Path) -> None:
+    trainer = make_trainer(CollectWeights(None, [PFGE(1, 2)]))
+    trainer.fit(Classifier(5), batches())
+    trainer.save_checkpoint(tmp_path / "state.ckpt")
+    other = make_trainer(CollectWeights(None, [PFGE(1, 3)]), max_epochs=2)
+    with pytest.raises(ValueError, match=r"resumes with the collectors it had.*period=2.*got.*period=3"):
+        other.fit(Classifier(5), batches(), ckpt_path=tmp_path / "state.ckpt")
+
+
+def test_members_stay_after_an_exception() -> None:
+    class Failing(Classifier):
+        def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+            if batch_idx == 4:
+                raise OSError("the disk is gone")
+            return super().training_step(batch, batch_idx)
+
+    callback = CollectWeights(None, [FGE(1)])
+    module = Failing(5)
+    trainer = make_trainer(callback)
+    with pytest.raises(OSError, match="the disk is gone"):
+        trainer.fit(module, batches())
+    assert callback.ensemble().iterations == [1, 2, 3, 4]
+    assert not callback._hooks
+
+
+def test_a_checkpoint_after_training_holds_what_was_collected(tmp_path: Path) -> None:
+    ema = EMA(0.5)
+    trainer = make_trainer(CollectWeights(None, [ema]))
+    trainer.fit(Classifier(5), batches())
+    trainer.save_checkpoint(tmp_path / "state.ckpt")
+    saved = torch.load(tmp_path / "state.ckpt", weights_only=True)["callbacks"]["CollectWeights"]
+    assert saved["iteration"] == 6
+    assert_same_weights(saved["collectors"][0][1]["mean"]["mean"], ema.members()[0])

@@ -1,0 +1,212 @@
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from accelerate import DistributedType
+from torch import Tensor, nn
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+from pfge import FGE, PFGE, SWA, Collector, Triangular, load_checkpoint, save_checkpoint
+from pfge.integrations.transformers import FILE, CollectWeights
+from pfge.schedules import Schedule
+from tests.processes import launch
+from tests.toys import make_mlp
+
+CONFIG = BertConfig(
+    vocab_size=20,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=8,
+    num_labels=3,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+class Sentences(torch.utils.data.Dataset[dict[str, Tensor]]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        ids = (torch.arange(6) * (index + 1)) % 20
+        return {"input_ids": ids, "attention_mask": torch.ones(6).long(), "labels": ids.sum() % 3}
+
+
+def make_bert() -> BertForSequenceClassification:
+    torch.manual_seed(0)
+    return BertForSequenceClassification(CONFIG)
+
+
+def make_trainer(
+    folder: Path,
+    schedule: Schedule | None,
+    *collectors: Collector,
+    model: nn.Module | None = None,
+    checkpoint: Path | None = None,
+    **options: Any,
+) -> tuple[Trainer, CollectWeights]:
+    callback = CollectWeights(schedule, collectors, checkpoint=checkpoint)
+    usual = {"save_strategy": "no", "num_train_epochs": 2, "per_device_train_batch_size": 4}
+    usual |= {"disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False, "logging_steps": 1}
+    usual |= {"train_sampling_strategy": "sequential"}
+    arguments = TrainingArguments(str(folder), **(usual | options))
+    data = Sentences()
+    trainer = Trainer(
+        model or make_bert(), arguments, train_dataset=data, eval_dataset=data, callbacks=[callback]
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer, callback
+
+
+BATCH = {key: torch.stack([Sentences()[i][key] for i in range(5)]) for key in Sentences()[0]}
+PLAIN_SCRIPT = """
+import sys
+import tests.integrations
+from transformers import BertConfig, BertForSequenceClassification
+import pfge
+config = BertConfig.from_json_file(sys.argv[1] + "/config.json")
+ensemble = pfge.Ensemble.load(sys.argv[1] + "/ensemble", lambda: BertForSequenceClassification(config))
+batch = pfge.load_checkpoint(sys.argv[1] + "/batch")
+pfge.save_checkpoint(sys.argv[1] + "/found", ensemble.predict(batch))
+assert "transformers.trainer" not in sys.modules
+"""
+
+
+def test_an_ensemble_is_made_from_the_config_and_predicts_the_same_in_a_plain_script(tmp_path: Path) -> None:
+    trainer, callback = make_trainer(tmp_path / "run", Triangular(2, 0.001, 0.01), PFGE(2, 4))
+    trainer.train()
+    ensemble = callback.ensemble()
+    assert ensemble.iterations == [4, 8, 12]
+    assert ensemble.model == "transformers.models.bert.modeling_bert:BertForSequenceClassification"
+    ensemble.save(tmp_path / "ensemble")
+    CONFIG.to_json_file(tmp_path / "config.json")
+    save_checkpoint(tmp_path / "batch", BATCH)
+    launch("-c", PLAIN_SCRIPT, str(tmp_path))
+    assert torch.equal(load_checkpoint(tmp_path / "found"), ensemble.predict(BATCH))
+
+
+def test_the_rates_that_were_used_are_logged(tmp_path: Path) -> None:
+    schedule = Triangular(4, 0.001, 0.01)
+    trainer, _ = make_trainer(tmp_path, schedule, FGE(4))
+    trainer.train()
+    logged = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert logged == pytest.approx([schedule(iteration) for iteration in range(1, 13)])
+
+
+def test_without_a_schedule_the_trainers_own_is_used(tmp_path: Path) -> None:
+    trainer, _ = make_trainer(tmp_path, None, FGE(4), learning_rate=0.01)
+    trainer.train()
+    logged = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert logged == pytest.approx([0.01 * (12 - done) / 12 for done in range(12)])
+
+
+def test_the_best_model_may_be_loaded_at_the_end(tmp_path: Path) -> None:
+    options = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
+    plain, expected = make_trainer(tmp_path / "plain", None, SWA(2))
+    best, found = make_trainer(tmp_path / "best", None, SWA(2), load_best_model_at_end=True, **options)
+    for trainer in (plain, best):
+        trainer.train()
+    assert best.state.best_model_checkpoint is not None
+    assert torch.equal(found.ensemble().predict(BATCH), expected.ensemble().predict(BATCH))
+
+
+def save_at_six(folder: Path, **options: Any) -> None:
+    make_trainer(folder, None, FGE(2), save_strategy="steps", save_steps=6, **options)[0].train()
+
+
+def test_a_checkpoint_elsewhere_is_resumed_from_when_it_is_named(tmp_path: Path) -> None:
+    save_at_six(tmp_path / "run")
+    shutil.move(tmp_path / "run" / "checkpoint-6", tmp_path / "moved")
+    trainer, callback = make_trainer(tmp_path / "run", None, FGE(2), checkpoint=tmp_path / "moved")
+    trainer.train(resume_from_checkpoint=str(tmp_path / "moved"))
+    assert callback.ensemble().iterations == [2, 4, 6, 8, 10, 12]
+
+
+@pytest.mark.parametrize("other", ["missing", "of another run"])
+def test_a_checkpoint_without_its_file_is_a_start_point_with_a_warning(other: str, tmp_path: Path) -> None:
+    save_at_six(tmp_path / "run")
+    folder = shutil.copytree(tmp_path / "run" / "checkpoint-6", tmp_path / "copied")
+    if other == "missing":
+        (tmp_path / "run" / "checkpoint-6" / FILE).unlink()
+    else:
+        state = tmp_path / "run" / "checkpoint-6" / "trainer_state.json"
+        state.write_text(json.dumps(json.loads(state.read_text()) | {"log_history": []}))
+    trainer, callback = make_trainer(tmp_path / "run", None, FGE(2))
+    with pytest.warns(
+        UserWarning, match=r"no pfge.safetensors of the checkpoint .* begins at step 6; pass che"
+    ):
+        trainer.train(resume_from_checkpoint=str(folder))
+    assert callback.ensemble().iterations == [2, 4, 6]
+
+
+def test_checkpoints_that_cannot_be_resumed_from_hold_no_members(tmp_path: Path) -> None:
+    save_at_six(tmp_path, save_only_model=True)
+    assert (tmp_path / "checkpoint-6").is_dir()
+    assert not (tmp_path / "checkpoint-6" / FILE).exists()
+
+
+def test_resuming_with_another_period_is_refused_and_the_members_stay(tmp_path: Path) -> None:
+    save_at_six(tmp_path)
+    trainer, _ = make_trainer(tmp_path, None, FGE(3))
+    with pytest.raises(ValueError, match=r"resumes with the collectors it had.*cycle=2.*got.*cycle=3"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    trainer, callback = make_trainer(tmp_path, None, FGE(2))
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert callback.ensemble().iterations == [2, 4, 6, 8, 10, 12]
+
+
+def test_training_again_after_an_interruption_continues_from_the_checkpoint(tmp_path: Path) -> None:
+    class Stop(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+            if state.global_step == 8:
+                raise KeyboardInterrupt
+
+    trainer, callback = make_trainer(tmp_path, None, FGE(2), save_strategy="steps", save_steps=6)
+    trainer.add_callback(Stop())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.remove_callback(Stop)
+    trainer.train(resume_from_checkpoint=True)
+    assert callback.ensemble().iterations == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_callback_that_is_added_twice_is_refused(tmp_path: Path) -> None:
+    trainer, _ = make_trainer(tmp_path, None, FGE(2))
+    trainer.add_callback(CollectWeights(None, [SWA(1)]))
+    with pytest.raises(ValueError, match=r"followed by one CollectWeights at a time.*give it all collectors"):
+        trainer.train()
+
+
+def test_deepspeed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, _ = make_trainer(tmp_path, None, FGE(2))
+    state = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED)
+    monkeypatch.setattr("pfge.integrations.transformers.AcceleratorState", lambda: state)
+    with pytest.raises(ValueError, match="whole weights, got DEEPSPEED; use DDP"):
+        trainer.train()
+
+
+def test_a_model_without_a_config_needs_build_model(tmp_path: Path) -> None:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = make_mlp()
+            self.embed = nn.Embedding(20, 4)
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
+            logits = self.net(self.embed(input_ids).mean(dim=1))
+            return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    trainer, callback = make_trainer(tmp_path, None, FGE(2), model=Plain())
+    trainer.train()
+    with pytest.raises(
+        ValueError, match=r"Plain cannot be constructed .*; let its constructor take its config"
+    ):
+        callback.ensemble().predict(BATCH)
+    assert callback.ensemble(Plain).predict(BATCH).shape == (5, 3)
