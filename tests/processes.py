@@ -12,10 +12,9 @@ PATIENCE = 300  # seconds, for a machine that is busy with something else
 
 def launch(*arguments: str) -> str:
     """Run Python with these arguments, require that it succeeds, and return what it printed."""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT}/src"},
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,9 @@ from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import read_tensors
 from pfge.weights import copy_weights, view_weights
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, run, tiny
+from tests.processes import launch, launch_two
 from tests.toys import assert_same_weights, make_mlp
 
-ROOT = Path(__file__).parents[2]
-PATIENCE = 300  # seconds, for a machine that is busy with something else
 TWO = ("engine.accelerator=cpu", "engine.devices=2")
 SCRIPT = """
 import sys
@@ -87,20 +84,6 @@ def work(folder: Path) -> None:
     sys.exit(code)
 
 
-def launch(*arguments: str) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT}/src"}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which two processes of torchrun did their work; stdout.txt is what they printed."""
@@ -112,11 +95,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Ensemble(members, small_conv).save(folder / "given")
     script = folder / "script.py"
     script.write_text(SCRIPT)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_addr=127.0.0.1"]
-    printed = launch(*torchrun, f"--master_port={port}", str(script), str(folder))
+    printed = launch_two(str(script), str(folder))
     (folder / "stdout.txt").write_text(printed)
     return folder
 
