@@ -1,0 +1,63 @@
+"""What docs/trainers.md shows is what happens."""
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import transformers
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+
+import pfge
+from tests.integrations.adapters import StatefulLoader
+from tests.integrations.table import PAGE
+from tests.integrations.test_lightning import Classifier
+from tests.integrations.test_transformers import Sentences, make_bert
+from tests.toys import make_batch, make_mlp, make_sgd
+
+
+def run_block(title: str, **names: Any) -> dict[str, Any]:
+    """Run the first program below a title of the page."""
+    section = PAGE.read_text().partition(f"## {title}\n")[2]
+    (code, *_) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    names["pfge"] = pfge
+    exec(compile(code, PAGE.name, "exec"), names)
+    return names
+
+
+def test_the_program_for_lightning_gives_an_ensemble() -> None:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    trainer = partial(pl.Trainer, max_epochs=2, enable_model_summary=False, accelerator="cpu", **quiet)
+    loader = StatefulLoader([make_batch(number) for number in range(200)])
+    names = run_block("Lightning", Trainer=trainer, module=Classifier(5), train_loader=loader)
+    assert names["ensemble"].iterations == [200, 400]
+
+
+def test_the_program_for_transformers_gives_an_ensemble(tmp_path: Path) -> None:
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), max_steps=100, use_cpu=True, disable_tqdm=True, dataloader_pin_memory=False
+    )
+    arguments.set_save("no")
+    names = run_block(
+        "The Trainer of transformers",
+        Trainer=transformers.Trainer,
+        model=make_bert(),
+        arguments=arguments,
+        data=Sentences(),
+    )
+    assert names["ensemble"].iterations == [100]
+
+
+def test_the_program_for_accelerate_follows_the_loop() -> None:
+    model = make_mlp()
+    accelerator = Accelerator(cpu=True)
+    loader = DataLoader(TensorDataset(*make_batch(0)), batch_size=4)
+    names = run_block(
+        "accelerate", accelerator=accelerator, model=model, optimizer=make_sgd(model), loader=loader
+    )
+    for inputs, _ in names["loader"]:
+        accelerator.backward(names["model"](inputs).square().mean())
+        names["optimizer"].step()
+    assert names["collect"].trajectory.iteration == 4
