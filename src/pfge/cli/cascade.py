@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pfge.cascade.cascade import Cascade, CascadePrediction
-    from pfge.cli.compare import SubParsers
     from pfge.ensemble import Ensemble
     from pfge.lab.data import Batch
 
@@ -19,15 +18,16 @@ if TYPE_CHECKING:
 ROUNDS = 3
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "cascade",
-        help="evaluate fewer members: stop where the prediction is confident",
-        description="Fit on validation data how confident a prediction must be to stop, write the cascade "
-        "for `pfge predict --cascade`, and print its quality, members and time on the test set. "
-        f"{WHERE_FROM}",
-    )
+HELP = "evaluate fewer members: stop where the prediction is confident"
+DESCRIPTION = (
+    "Fit on validation data how confident a prediction must be to stop, write the cascade "
+    "for `pfge predict --cascade`, and print its quality, members and time on the test set. "
+    f"{WHERE_FROM}"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     add_ensemble_arguments(parser)
     parser.add_argument(
         "--max-accuracy-loss",
@@ -44,7 +44,6 @@ def add_parser(commands: "SubParsers") -> None:
         help="largest increase of the NLL over that of all members, on validation data",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file (default: ENSEMBLE/cascade.json)")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

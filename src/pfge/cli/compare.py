@@ -1,25 +1,20 @@
 """`pfge compare`: run every method from one w0."""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from pfge.cli.experiment_arguments import add_experiment_arguments, load_chosen_experiment
 
-if TYPE_CHECKING:
-    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]
+HELP = "compare SWA, FGE, SWAG and PFGE from the same start weights"
+DESCRIPTION = (
+    "Train or load w0, run every method from it with equal rates and iterations, and print "
+    "tables. Without CONFIG, use scikit-learn's digits and a small network, in about a minute. "
+    "Running the same command again continues where it stopped."
+)
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "compare",
-        help="compare SWA, FGE, SWAG and PFGE from the same start weights",
-        description="Train or load w0, run every method from it with equal rates and iterations, and print "
-        "tables. Without CONFIG, use scikit-learn's digits and a small network, in about a minute. "
-        "Running the same command again continues where it stopped.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     add_experiment_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

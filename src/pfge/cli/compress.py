@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, is_in_run, open_session_of
 
 if TYPE_CHECKING:
-    from pfge.cli.compare import SubParsers
     from pfge.compression.quality import Quality
     from pfge.compression.targets import Target
     from pfge.ensemble import Ensemble
@@ -17,16 +16,17 @@ if TYPE_CHECKING:
 UNITS = {"kB": 1000, "MB": 1000**2, "GB": 1000**3, "": 1}
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "compress",
-        help="store an ensemble's members as one base and a few bits each",
-        description="Write a compressed copy of a saved ensemble; Ensemble.load opens it like any other. "
-        "--budget chooses the bits of each tensor by the error that each byte removes; --max-kl and "
-        "--max-nll-increase choose them by predictions on validation data. Only these two and --refresh need "
-        f"the data. {WHERE_FROM}",
-    )
+HELP = "store an ensemble's members as one base and a few bits each"
+DESCRIPTION = (
+    "Write a compressed copy of a saved ensemble; Ensemble.load opens it like any other. "
+    "--budget chooses the bits of each tensor by the error that each byte removes; --max-kl and "
+    "--max-nll-increase choose them by predictions on validation data. Only these two and --refresh need "
+    f"the data. {WHERE_FROM}"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     add_ensemble_arguments(parser)
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for the compressed copy")
     parser.add_argument(
@@ -74,7 +74,6 @@ def add_parser(commands: "SubParsers") -> None:
         action="store_true",
         help="recompute BatchNorm over training data after compression, and keep the result if it is better",
     )
-    parser.set_defaults(run=run)
 
 
 def parse_bytes(text: str) -> int:

@@ -9,19 +9,19 @@ from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pfge.cli.compare import SubParsers
     from pfge.lab.run.results import ConnectivityRow
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "connect",
-        help="measure how well adjacent members of PFGE and of FGE are connected",
-        description="Fit a curve of low loss between adjacent members of a finished comparison, and print "
-        "test error and training loss along it and the mode connectivity. "
-        "Running the same command again continues where it stopped.",
-    )
+HELP = "measure how well adjacent members of PFGE and of FGE are connected"
+DESCRIPTION = (
+    "Fit a curve of low loss between adjacent members of a finished comparison, and print "
+    "test error and training loss along it and the mode connectivity. "
+    "Running the same command again continues where it stopped."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder of pfge compare")
     parser.add_argument(
         "--pairs",
@@ -32,7 +32,6 @@ def add_parser(commands: "SubParsers") -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the choice of pairs (default: 0)")
     add_setting_arguments(parser, "connect.rate=0.01")
     add_trust_argument(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -2,30 +2,25 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
 
-if TYPE_CHECKING:
-    from pfge.cli.compare import SubParsers
+HELP = "report whether a run's members connect and differ, and what to change"
+DESCRIPTION = (
+    "Examine adjacent members of a finished run: barriers on the straight line between them, "
+    "distance, angle, disagreement, BatchNorm and learning rates. Only training and validation data "
+    "are used, so that settings are not chosen on the test set."
+)
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "diagnose",
-        help="report whether a run's members connect and differ, and what to change",
-        description="Examine adjacent members of a finished run: barriers on the straight line between them, "
-        "distance, angle, disagreement, BatchNorm and learning rates. Only training and validation data "
-        "are used, so that settings are not chosen on the test set.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
         "--methods", nargs="+", default=[], metavar="NAME", help="methods to examine (default: PFGE)"
     )
     add_setting_arguments(parser, "data.root=/data")
     add_trust_argument(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

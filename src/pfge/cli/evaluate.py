@@ -2,22 +2,15 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
 
-if TYPE_CHECKING:
-    from pfge.cli.compare import SubParsers
+HELP = "measure a saved ensemble: calibration, unknown inputs, corrupted inputs"
+DESCRIPTION = f"Measure an ensemble on the test set, print the tables, and write them as JSON. {WHERE_FROM}"
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "evaluate",
-        help="measure a saved ensemble: calibration, unknown inputs, corrupted inputs",
-        description="Measure an ensemble on the test set, print the tables, and write them as JSON. "
-        f"{WHERE_FROM}",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     add_ensemble_arguments(parser)
     parser.add_argument(
         "--calibrate",
@@ -50,7 +43,6 @@ def add_parser(commands: "SubParsers") -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="JSON file (default: ENSEMBLE/evaluation.json)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,21 +9,21 @@ from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfge.cli.compare import SubParsers
     from pfge.lab.data import Normalization
 
 EXAMPLES = 4
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "export",
-        help="write an ensemble as one file for ONNX Runtime or torch.export",
-        description="Write the whole ensemble as one file that maps normalized images to probabilities, with "
-        "its temperatures, for batches of any size. Packed members stay packed. The file is compared with "
-        f"PyTorch before it gets its name. {WHERE_FROM}",
-    )
+HELP = "write an ensemble as one file for ONNX Runtime or torch.export"
+DESCRIPTION = (
+    "Write the whole ensemble as one file that maps normalized images to probabilities, with "
+    "its temperatures, for batches of any size. Packed members stay packed. The file is compared with "
+    f"PyTorch before it gets its name. {WHERE_FROM}"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     add_ensemble_arguments(parser)
     parser.add_argument("out", type=Path, metavar="OUT", help="file to write, such as ensemble.onnx")
     parser.add_argument(
@@ -32,7 +32,6 @@ def add_parser(commands: "SubParsers") -> None:
         default="onnx",
         help="onnx (default), or torch for a .pt2 file of torch.export",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

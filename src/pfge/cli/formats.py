@@ -2,28 +2,23 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
 
-if TYPE_CHECKING:
-    from pfge.cli.compare import SubParsers
+HELP = "measure every ensemble of a run in every storage format, whole and as a cascade"
+DESCRIPTION = (
+    "Store every ensemble of a finished comparison as float32, as int8, and as an int8 base "
+    "with 3 bits or 1 bit for each member, and print bytes, forward passes, accuracy and NLL on the test "
+    "set. With validation data, each is also measured as a cascade, which stops evaluating members once "
+    "the prediction is confident. Running the same command again measures only what is missing."
+)
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "formats",
-        help="measure every ensemble of a run in every storage format, whole and as a cascade",
-        description="Store every ensemble of a finished comparison as float32, as int8, and as an int8 base "
-        "with 3 bits or 1 bit for each member, and print bytes, forward passes, accuracy and NLL on the test "
-        "set. With validation data, each is also measured as a cascade, which stops evaluating members once "
-        "the prediction is confident. Running the same command again measures only what is missing.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder of pfge compare")
     add_setting_arguments(parser, "data.root=/data")
     add_trust_argument(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -2,23 +2,19 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
 
-if TYPE_CHECKING:
-    from pfge.cli.compare import SubParsers
+HELP = "draw the loss on the plane through three members"
+DESCRIPTION = (
+    "Measure the loss on a grid on the plane through three members of PFGE, with BatchNorm "
+    "refreshed at each point, and draw it with w0, the trajectory, SWA, the members and the curves of "
+    "pfge connect. Points off the plane are projected onto it."
+)
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "landscape",
-        help="draw the loss on the plane through three members",
-        description="Measure the loss on a grid on the plane through three members of PFGE, with BatchNorm "
-        "refreshed at each point, and draw it with w0, the trajectory, SWA, the members and the curves of "
-        "pfge connect. Points off the plane are projected onto it.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
         "--members",
@@ -41,7 +37,6 @@ def add_parser(commands: "SubParsers") -> None:
     parser.add_argument("--seed", type=int, help="seed of the run (default: its first)")
     add_setting_arguments(parser, "data.root=/data")
     add_trust_argument(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ from pfge.cli import (
     table,
 )
 
+# Each is a module with HELP, DESCRIPTION, add_arguments and run, named as its command.
 COMMANDS = (
     plan,
     compare,
@@ -50,7 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
-        command.add_parser(commands)
+        name = command.__name__.rpartition(".")[2]
+        subparser = commands.add_parser(name, help=command.HELP, description=command.DESCRIPTION)
+        command.add_arguments(subparser)
+        subparser.set_defaults(run=command.run)
     options = parser.parse_args(arguments)
     warnings.showwarning = _show_warning
     try:

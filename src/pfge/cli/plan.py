@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 from pfge.cli.compress import parse_bytes
 
 if TYPE_CHECKING:
-    from pfge.cli.compare import SubParsers
     from pfge.methods import Setting
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "plan",
-        help="print which ensembles fit into a memory, and where their members are taken",
-        description="Print, for each method and storage format, the largest number of members that fit into "
-        "the memory at test time, their bytes, the memory needed to collect them, and the iterations and "
-        "learning rates at which they are taken. Nothing is trained, and the model is not allocated.",
-    )
+HELP = "print which ensembles fit into a memory, and where their members are taken"
+DESCRIPTION = (
+    "Print, for each method and storage format, the largest number of members that fit into "
+    "the memory at test time, their bytes, the memory needed to collect them, and the iterations and "
+    "learning rates at which they are taken. Nothing is trained, and the model is not allocated."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "--memory",
         type=parse_bytes,
@@ -52,7 +52,6 @@ def add_parser(commands: "SubParsers") -> None:
     parser.add_argument(
         "--high", type=float, default=0.05, metavar="RATE", help="highest learning rate (default: 0.05)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

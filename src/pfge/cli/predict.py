@@ -10,19 +10,19 @@ from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfge.cli.compare import SubParsers
     from pfge.lab.session import Session
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "predict",
-        help="classify image files",
-        description="Print the most probable classes of each image, which is cropped and resized like the "
-        "ensemble's test images. A file that cannot be read is reported, and the others are classified. "
-        f"{WHERE_FROM}",
-    )
+HELP = "classify image files"
+DESCRIPTION = (
+    "Print the most probable classes of each image, which is cropped and resized like the "
+    "ensemble's test images. A file that cannot be read is reported, and the others are classified. "
+    f"{WHERE_FROM}"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     add_ensemble_arguments(parser)
     parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="an image file")
     parser.add_argument(
@@ -35,7 +35,6 @@ def add_parser(commands: "SubParsers") -> None:
         metavar="FILE",
         help="evaluate members one after another, by a file of pfge cascade",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

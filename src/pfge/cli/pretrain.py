@@ -1,25 +1,20 @@
 """`pfge pretrain`: train or load the start weights of a comparison."""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from pfge.cli.experiment_arguments import add_experiment_arguments, load_chosen_experiment
 
-if TYPE_CHECKING:
-    from pfge.cli.compare import SubParsers
+HELP = "train or load the start weights w0 of a comparison"
+DESCRIPTION = (
+    "Train or load w0 for every seed, and print its file and its quality. `pfge compare` "
+    "with the same arguments continues from it. "
+    "Running the same command again continues where it stopped."
+)
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "pretrain",
-        help="train or load the start weights w0 of a comparison",
-        description="Train or load w0 for every seed, and print its file and its quality. `pfge compare` "
-        "with the same arguments continues from it. "
-        "Running the same command again continues where it stopped.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     add_experiment_arguments(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,20 +5,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pfge.cli.compare import SubParsers
     from pfge.reports.run import Run
 
 FORMATS = ("html", "markdown", "latex", "csv")
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "report",
-        help="make a page of one or more runs, or tables and figures for a paper",
-        description="Make one self-contained HTML page of runs, finished or not, from their results alone; "
-        "or print their tables, or draw their figures.",
-    )
+HELP = "make a page of one or more runs, or tables and figures for a paper"
+DESCRIPTION = (
+    "Make one self-contained HTML page of runs, finished or not, from their results alone; "
+    "or print their tables, or draw their figures."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="a run folder")
     parser.add_argument(
         "--format", choices=FORMATS, default="html", help="html for a page (default); others print tables"
@@ -32,7 +32,6 @@ def add_parser(commands: "SubParsers") -> None:
     parser.add_argument(
         "--figures", type=Path, metavar="FOLDER", help="draw every figure as SVG and PNG (needs matplotlib)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -2,24 +2,18 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pfge.cli.compare import SubParsers
+HELP = "print the results of a run as Markdown"
+DESCRIPTION = "Print the tables of a run, finished or not, with the command and machine of the run."
 
 
-def add_parser(commands: "SubParsers") -> None:
-    """Add the subcommand."""
-    parser = commands.add_parser(
-        "table",
-        help="print the results of a run as Markdown",
-        description="Print the tables of a run, finished or not, with the command and machine of the run.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
         "--part", choices=("test", "validation"), default="test", help="part of the data (default: test)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

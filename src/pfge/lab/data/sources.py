@@ -1,6 +1,6 @@
 """Batches for training and evaluation, of data in memory or streamed from disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, Self, TypeAlias
 
 import torch
@@ -52,29 +52,13 @@ class Labeled(Protocol):
 class StreamedImages(Labeled, Protocol):
     """Images that do not fit into memory, and therefore make their own batches."""
 
-    def training_batches(
-        self,
-        normalization: Normalization,
-        *,
-        batch_size: int,
-        seed: int,
-        share: tuple[int, int] = (0, 1),
-        workers: int = 0,
-        device: torch.device | str = "cpu",
-        channels_last: bool = False,
-    ) -> TrainingSource:
-        """Return shuffled, augmented batches."""
+    @property
+    def training_batches(self) -> Callable[..., TrainingSource]:
+        """Return shuffled, augmented batches; the arguments are those of the function `training_batches`."""
 
-    def evaluation_batches(
-        self,
-        normalization: Normalization,
-        *,
-        batch_size: int,
-        workers: int = 0,
-        device: torch.device | str = "cpu",
-        channels_last: bool = False,
-    ) -> EvaluationSource:
-        """Return batches for evaluation."""
+    @property
+    def evaluation_batches(self) -> Callable[..., EvaluationSource]:
+        """Return batches for evaluation; the arguments are those of the function `evaluation_batches`."""
 
 
 Images: TypeAlias = ImageSet | StreamedImages
