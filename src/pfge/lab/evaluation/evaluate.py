@@ -68,7 +68,7 @@ def predict(session: Session, ensemble: Ensemble, data: Images, name: str) -> It
 def evaluate_on(
     session: Session, ensemble: Ensemble, data: Images, name: str, **options: Any
 ) -> "Evaluation":
-    """Return what an ensemble is worth on a part of the data; the options are those of `evaluate`."""
+    """Return the results of an ensemble on a part of the data; the options are those of `evaluate`."""
     return evaluate(ensemble, predict(session, ensemble, data, name), data.labels.cpu(), **options)
 
 

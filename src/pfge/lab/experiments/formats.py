@@ -42,7 +42,7 @@ def measure_formats(
         trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
     """
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
-        # A file that cannot be continued is refused before work goes into it.
+        # A file that cannot be continued is refused before the long work starts.
         require_rows(session.folder.formats, FormatRow)
         if not len(session.splits.validation):
             reporter.say(
@@ -129,7 +129,7 @@ def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemb
 
 
 def _predict(task: Task, answers: Tensor, cascade: Cascade | None) -> tuple[Tensor, Tensor]:
-    """Return the pooled predictions, and how many members each example asked."""
+    """Return the pooled predictions, and how many members were evaluated for each example."""
     if cascade is None:
         return _pool(task, answers), torch.full((answers.shape[1],), len(answers))
     found = cascade.replay(answers)

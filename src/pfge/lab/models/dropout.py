@@ -10,5 +10,5 @@ def dropout_layers(model: nn.Module) -> list[_DropoutNd]:
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Tell whether a model drops anything."""
+    """Return whether a model has dropout with a probability above 0."""
     return any(layer.p > 0 for layer in dropout_layers(model))

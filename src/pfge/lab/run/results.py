@@ -88,7 +88,7 @@ class ResultRow(Result):
 
 @dataclass(frozen=True)
 class AtTemperature:
-    """What pooled predictions are worth at the temperature that validation data gave the mean."""
+    """Metrics of pooled predictions with a temperature of the mean, fitted on validation data."""
 
     temperature: Finite
     metrics: OfParts
@@ -96,7 +96,7 @@ class AtTemperature:
 
 @dataclass(frozen=True)
 class AtMemberTemperatures:
-    """What pooled predictions are worth where each member has a temperature of its own."""
+    """Metrics of pooled predictions with a temperature for each member."""
 
     temperatures: Sequence[Finite]
     metrics: OfParts
@@ -104,7 +104,7 @@ class AtMemberTemperatures:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRow(ResultRow):
-    """One ensemble of a comparison: what it took, and what it is worth.
+    """One ensemble of a comparison: its cost and its metrics.
 
     Attributes:
         seed: Of the run.
@@ -241,7 +241,7 @@ class FormatRow(ResultRow):
 
 @dataclass(frozen=True)
 class StartWeights:
-    """Where the start weights of a seed are, and what they are worth on each part of the data."""
+    """The file of a seed's start weights, and their metrics on each part of the data."""
 
     seed: int
     file: Path
@@ -275,7 +275,7 @@ class CorruptedInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleEvaluation(Result):
-    """What one saved ensemble is worth, on known, unknown and corrupted inputs.
+    """Metrics of one saved ensemble on known, unknown and corrupted inputs.
 
     Attributes:
         method: How the ensemble was made, if it says so.
@@ -288,7 +288,7 @@ class EnsembleEvaluation(Result):
         images: How many the test set has.
         test: The metrics on it, and how far another ensemble's predictions are, if one was given.
         reliability: Bins of confidence, as lists of the same length.
-        ood: The other data sets that it was asked to tell apart, by name.
+        ood: Results for each data set of unknown inputs, by name.
         corruptions: Each corruption at growing strengths, by name.
         ensemble: The folder of the ensemble.
         bytes_on_disk: Of all its files.
@@ -362,7 +362,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Diagnoses(Result):
-    """The diagnosis of every ensemble that was looked at."""
+    """The diagnosis of every ensemble that was examined."""
 
     ensembles: Sequence[Diagnosis]
 
