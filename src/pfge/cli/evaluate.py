@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="corrupt the test images at five strengths: noise, blur, brightness, contrast, pixelation, "
-        "jpeg, or all",
+        help="corrupt the test images at five strengths, by noise, blur and others, or by all; an unknown "
+        "name prints the names",
     )
     parser.add_argument(
         "--against",

@@ -9,6 +9,12 @@ if TYPE_CHECKING:
     from pfge.methods import Setting
 
 
+ENSEMBLE_SETTINGS = {
+    "cycle": ("EPOCHS", "cycle c of the learning rate"),
+    "period": ("EPOCHS", "period P of PFGE"),
+    "low": ("RATE", "lowest learning rate"),
+    "high": ("RATE", "highest learning rate"),
+}
 HELP = "print which ensembles fit into a memory, and where their members are taken"
 DESCRIPTION = (
     "Print, for each method and storage format, the largest number of members that fit into "
@@ -40,18 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-size", type=int, default=128, metavar="N", help="images in a batch (default: 128)"
     )
-    parser.add_argument(
-        "--cycle", type=float, default=2, metavar="EPOCHS", help="cycle c of the learning rate (default: 2)"
-    )
-    parser.add_argument(
-        "--period", type=float, default=10, metavar="EPOCHS", help="period P of PFGE (default: 10)"
-    )
-    parser.add_argument(
-        "--low", type=float, default=5e-4, metavar="RATE", help="lowest learning rate (default: 0.0005)"
-    )
-    parser.add_argument(
-        "--high", type=float, default=0.05, metavar="RATE", help="highest learning rate (default: 0.05)"
-    )
+    for name, (unit, meaning) in ENSEMBLE_SETTINGS.items():
+        parser.add_argument(
+            f"--{name}", type=float, metavar=unit, help=f"{meaning} (default: that of a config)"
+        )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,11 +78,8 @@ def _setting(options: argparse.Namespace) -> "Setting":
         )
     settings = EnsembleSettings(
         methods=tuple(method.name for method in planned_methods()),
-        cycle=options.cycle,
-        period=options.period,
         length=options.epochs,
-        low=options.low,
-        high=options.high,
+        **{key: value for key in ENSEMBLE_SETTINGS if (value := getattr(options, key)) is not None},
     )
     Experiment(ensemble=settings)  # raises if a setting is wrong
     return settings.setting(count_batches(options.images, options.batch_size))
