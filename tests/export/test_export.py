@@ -23,6 +23,7 @@ from pfge.export.verified_file import write_checked
 from pfge.packed import PackSettings, pack_members
 from pfge.packed.quantization import quantize
 from tests.packed.test_packed_members import close_members
+from tests.tasks.fractions import Fractions
 from tests.toys import make_batch, make_mlp
 
 X = make_batch(1, size=3)[0]
@@ -210,6 +211,11 @@ def test_a_file_that_answers_otherwise_is_not_kept(error: float, tmp_path: Path)
     [
         (Ensemble([], make_mlp), X, "needs a member to be exported, this one is empty"),
         (Ensemble(close_members(1), make_mlp), X[0], r"a batch of inputs \[N, ...\], got \[4\]"),
+        (
+            Ensemble(close_members(1), make_mlp, task=Fractions()),
+            X,
+            "an exported file needs a task with one class",
+        ),
     ],
 )
 def test_what_is_no_ensemble_or_batch_is_refused(

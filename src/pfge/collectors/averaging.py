@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pfge.collectors.base import Collector
-from pfge.weights import Weights, accumulator, average_into, copy_weights, move_towards
+from pfge.weights import Weights, accumulator, average_into, copy_weights, describe_weights, move_towards
 
 
 class RunningMean:
@@ -39,6 +39,9 @@ class RunningMean:
         self._copied = frozenset(copied)
         self._types = {name: tensor.dtype for name, tensor in start.items()}
         self._mean = accumulator(start)
+
+    def __repr__(self) -> str:
+        return f"RunningMean({describe_weights(self._mean)}, count={self.count})"
 
     def add(self, weights: Weights) -> None:
         """Count one more point."""

@@ -17,6 +17,7 @@ from pfge.ensemble import Ensemble
 from pfge.export.ensemble_graph import EnsembleGraph
 from pfge.packed import PackedMembers
 from pfge.storage.atomic_files import atomic_path
+from pfge.tasks.classification import require_classification
 
 TOLERANCE = 1e-4
 
@@ -48,6 +49,7 @@ def make_program(ensemble: Ensemble, example: Tensor) -> ExportedProgram:
     Raises:
         ExportError: A module cannot be put into a graph; the message has the reason.
     """
+    require_classification(ensemble.task, "an exported file")
     if not len(ensemble):
         raise ValueError("an ensemble needs a member to be exported, this one is empty")
     if example.ndim < 2 or not len(example):
