@@ -135,8 +135,8 @@ def measure(session: Session, ensemble: Ensemble, folder: Path, images: int, rou
             f"{c.name:<22}{ratios[c.name]:>12.2f}{c.weights / one.weights:>16.2f}{peaks[c.name] / 1e6:>10.1f}"
             f"{100 * accuracies[c.name]:>12.2f}"
         )
-    asked = cascade.predict_batches(packed, inputs.split(batch_size)).asked.double().mean().item()
-    print(f"\nThe cascade asks {asked:.2f} members on average ({cascade}).")
+    asked = cascade.predict_batches(packed, inputs.split(batch_size)).evaluated.double().mean().item()
+    print(f"\nThe cascade evaluates {asked:.2f} members on average ({cascade}).")
     unpacking = _seconds_of_unpacking(packed)
     forward = median(seconds[one.name]) * batch_size / len(labels)
     print(f"Unpacking a member takes {unpacking / forward:.1%} of a forward pass of a batch.")

@@ -259,7 +259,7 @@ def describe_weights(weights: Weights) -> str:
 
 
 def is_averaged(tensor: Tensor) -> bool:
-    """Tell whether a mean of such tensors is one of them: true of floating-point and complex ones."""
+    """Return whether a mean of such tensors is one of them: true of floating-point and complex ones."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 

@@ -54,7 +54,7 @@ def test_examples_stop_when_they_are_sure(
     cascade = Cascade(order, threshold, rule)
     found = cascade.predict_batches(ensemble, BATCHES)
     probabilities, asked = transcription(ensemble, cascade)
-    assert found.asked.tolist() == asked
+    assert found.evaluated.tolist() == asked
     torch.testing.assert_close(found.probabilities, probabilities)
 
 
@@ -67,7 +67,7 @@ def test_some_of_those_examples_stop_after_one_some_after_two_and_three_members(
 def test_a_threshold_that_nobody_reaches_is_the_whole_ensemble(ensemble: Ensemble) -> None:
     found = Cascade((1, 0, 2), 2.0).predict(ensemble, X)
     torch.testing.assert_close(found.probabilities, ensemble.predict(X))
-    assert found.asked.tolist() == [3] * len(X)
+    assert found.evaluated.tolist() == [3] * len(X)
 
 
 def test_an_example_that_no_member_has_a_number_for_is_still_answered(ensemble: Ensemble) -> None:
@@ -76,7 +76,7 @@ def test_an_example_that_no_member_has_a_number_for_is_still_answered(ensemble: 
     found = Cascade((0, 1, 2), 0.45).predict(ensemble, broken)
     assert len(found.probabilities) == len(X)
     assert found.probabilities.isnan().any(dim=1).nonzero().flatten().tolist() == [7]
-    assert found.asked[7] == 3
+    assert found.evaluated[7] == 3
 
 
 CALIBRATED = Temperatures(1.7, (0.9, 1.2, 1.5))
@@ -96,7 +96,7 @@ def test_examples_stop_by_the_confidence_at_the_ensembles_temperature() -> None:
     found = cascade.predict_batches(ensemble, BATCHES)
     probabilities, asked = transcription(ensemble, cascade)
     assert set(asked) == {1, 2, 3}
-    assert found.asked.tolist() == asked
+    assert found.evaluated.tolist() == asked
     torch.testing.assert_close(found.probabilities, probabilities)
 
 
@@ -109,7 +109,7 @@ def test_only_unsure_examples_reach_later_members() -> None:
 
     ensemble = Ensemble(make_members(), make_mlp, forward=forward)
     found = Cascade((0, 1, 2), 0.45).predict(ensemble, X)
-    assert seen == [int((found.asked >= count).sum()) for count in (1, 2, 3)]
+    assert seen == [int((found.evaluated >= count).sum()) for count in (1, 2, 3)]
 
 
 def test_batches_may_be_pairs_and_dicts_and_an_iterator(ensemble: Ensemble) -> None:
@@ -124,11 +124,11 @@ def test_batches_may_be_pairs_and_dicts_and_an_iterator(ensemble: Ensemble) -> N
 def test_a_compressed_ensemble_cascades_too(ensemble: Ensemble) -> None:
     packed = compress(ensemble, Bits(8), settings=PackSettings(base_bits=None))
     cascade = Cascade((2, 1, 0), 0.45)
-    assert cascade.predict(packed, X).asked.tolist() == transcription(packed, cascade)[1]
+    assert cascade.predict(packed, X).evaluated.tolist() == transcription(packed, cascade)[1]
 
 
 def mean_members(prediction: CascadePrediction) -> float:
-    return prediction.asked.double().mean().item()
+    return prediction.evaluated.double().mean().item()
 
 
 def fixed(answers: Tensor, temperature: float = 1.0) -> Ensemble:
@@ -166,7 +166,7 @@ def test_an_example_lost_is_not_made_good_by_one_gained() -> None:
     )
     found = fit_cascade(fixed(answers), [EXAMPLES], CLASSES, max_accuracy_loss=0.0)
     assert found.order[0] == 0
-    assert found.predict(fixed(answers), EXAMPLES).asked.tolist() == [1, 1, 1, 1]
+    assert found.predict(fixed(answers), EXAMPLES).evaluated.tolist() == [1, 1, 1, 1]
 
 
 def test_the_fit_lets_the_threshold_fall_where_that_asks_fewer() -> None:
@@ -204,9 +204,9 @@ def test_the_fit_is_at_the_ensembles_temperature() -> None:
     examples, classes = torch.arange(60), answers.mean(dim=0).argmax(dim=1)
     plain, hot = fixed(answers), fixed(answers, temperature=3.0)
     one, two = (fit_cascade(e, [examples], classes, max_accuracy_loss=0.0) for e in (plain, hot))
-    asked = one.predict(plain, examples).asked
+    asked = one.predict(plain, examples).evaluated
     assert set(asked.tolist()) == {1, 2}
-    assert two.predict(hot, examples).asked.tolist() == asked.tolist()
+    assert two.predict(hot, examples).evaluated.tolist() == asked.tolist()
     assert two.thresholds < one.thresholds
     increase = fit_cascade(hot, [examples], classes, max_nll_increase=0.01)
     whole = negative_log_likelihood(hot.predict(examples), classes)
@@ -296,8 +296,8 @@ def test_a_replay_is_what_asking_the_members_gives(
     cascade = Cascade((2, 0, 1), threshold, rule)
     asked = cascade.predict(ensemble, X)
     replayed = cascade.replay(ensemble.predict_members(X), CALIBRATED.pooled)
-    assert replayed.asked.tolist() == asked.asked.tolist()
-    assert len(set(asked.asked.tolist())) > 1
+    assert replayed.evaluated.tolist() == asked.evaluated.tolist()
+    assert len(set(asked.evaluated.tolist())) > 1
     torch.testing.assert_close(replayed.probabilities, asked.probabilities)
 
 

@@ -62,7 +62,7 @@ def test_the_cascade_is_written_and_its_worth_on_the_test_set_is_printed(
     found = cascade.predict(ensemble, inputs)
     members = {
         "one member": ([1.0] * len(labels), ensemble.predict_members(inputs)[cascade.order[0]]),
-        "cascade": (found.asked.tolist(), found.probabilities),
+        "cascade": (found.evaluated.tolist(), found.probabilities),
         "all members": ([4.0] * len(labels), ensemble.predict(inputs)),
     }
     for name, (asked, probabilities) in members.items():

@@ -136,7 +136,7 @@ SMALL = {
 
 
 def same(first: Any, second: Any) -> bool:
-    """Tell whether two states are equal in types, order and bits."""
+    """Return whether two states are equal in types, order and bits."""
     if type(first) is not type(second):
         return False
     if isinstance(first, torch.Tensor):

@@ -22,10 +22,10 @@ NEVER = 2.0  # a threshold that no confidence reaches
 
 @dataclass(frozen=True)
 class CascadePrediction:
-    """Probabilities [N, C], and how many members each example asked, [N]."""
+    """Probabilities [N, C], and how many members were evaluated for each example, [N]."""
 
     probabilities: Tensor
-    asked: Tensor
+    evaluated: Tensor
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Cascade:
         >>> from pfge import Cascade
         >>> answers = torch.tensor([[[0.95, 0.05], [0.60, 0.40]], [[0.50, 0.50], [0.20, 0.80]]])
         >>> found = Cascade(order=(0, 1), threshold=0.9).replay(answers)
-        >>> found.asked
+        >>> found.evaluated
         tensor([1, 2])
         >>> found.probabilities
         tensor([[0.9500, 0.0500],

@@ -26,12 +26,12 @@ def fit_cascade(
     max_accuracy_loss: float | None = None,
     max_nll_increase: float | None = None,
 ) -> Cascade:
-    """Return the cascade that asks fewest members on validation data and loses no more than is stated.
+    """Return the cascade that evaluates the fewest members on validation data and loses no more than stated.
 
     Three orders are tried, as they are, the last first, and the best first, each with both rules and one
     threshold for all members. Then the threshold may fall, evenly from the first member to the last: two
     numbers, because one of its own for each member would fit the luck of the validation data. A cascade that
-    asks all members loses nothing, so there always is one.
+    evaluates all members loses nothing, so there always is one.
 
     Args:
         ensemble: Whose members answer.
@@ -57,11 +57,11 @@ def fit_cascade(
         >>> ensemble = pfge.Ensemble(members, lambda: torch.nn.Embedding(3, 2))
         >>> examples, targets = torch.arange(3), torch.tensor([0, 1, 0])
         >>> cascade = pfge.fit_cascade(ensemble, [examples], targets, max_accuracy_loss=0.0)
-        >>> cascade.predict(ensemble, examples).asked
+        >>> cascade.predict(ensemble, examples).evaluated
         tensor([1, 1, 1])
     """
     require_classification(ensemble.task, "a cascade")
-    _require_a_loss(max_accuracy_loss, max_nll_increase)  # before anybody predicts
+    _require_a_loss(max_accuracy_loss, max_nll_increase)  # before any prediction
     answers = torch.stack([member.cpu() for member in ensemble.predict_each(batches)])
     return fit_to_answers(
         answers,

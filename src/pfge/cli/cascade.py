@@ -75,8 +75,8 @@ def run(options: argparse.Namespace) -> int:
     measured = [
         MeasuredWay(
             name,
-            found.asked.double().mean().item(),
-            int(found.asked.max()),
+            found.evaluated.double().mean().item(),
+            int(found.evaluated.max()),
             session.task.score(found.probabilities.cpu(), labels),
             times,
         )

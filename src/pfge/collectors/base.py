@@ -107,7 +107,7 @@ class Collector(ABC):
 
     @abstractmethod
     def due(self, iteration: int) -> bool:
-        """Tell whether the weights after this iteration are wanted."""
+        """Return whether the weights after this iteration are wanted."""
 
     @final
     def observe(self, iteration: int, weights: Weights) -> Restart | None:

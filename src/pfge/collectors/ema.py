@@ -43,7 +43,7 @@ class EMA(OneMean):
         self.every = every
 
     def due(self, iteration: int) -> bool:
-        """Tell whether the mean moves at this iteration."""
+        """Return whether the mean moves at this iteration."""
         return iteration % self.every == 0
 
     def update(self, mean: RunningMean, weights: Weights) -> None:

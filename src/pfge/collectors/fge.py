@@ -47,7 +47,7 @@ class FGE(Collector):
         self._store.begin(str(self))
 
     def due(self, iteration: int) -> bool:
-        """Tell whether a point of the cycle is reached."""
+        """Return whether a point of the cycle is reached."""
         return iteration % self.cycle == self.phase
 
     def take(self, iteration: int, weights: Weights) -> None:

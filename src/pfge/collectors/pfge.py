@@ -95,7 +95,7 @@ class PFGE(Collector):
         self._mean = RunningMean(weights, counted=self.average_start, copied=buffers)
 
     def due(self, iteration: int) -> bool:
-        """Tell whether a point is averaged or a member recorded."""
+        """Return whether a point is averaged or a member recorded."""
         return self._is_averaged(iteration) or iteration % self.period == 0
 
     def take(self, iteration: int, weights: Weights) -> Restart | None:

@@ -41,7 +41,7 @@ class SWA(OneMean):
         self.phase = phase
 
     def due(self, iteration: int) -> bool:
-        """Tell whether a point of the cycle is reached."""
+        """Return whether a point of the cycle is reached."""
         return iteration % self.cycle == self.phase
 
     def update(self, mean: RunningMean, weights: Weights) -> None:

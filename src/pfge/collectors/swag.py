@@ -86,7 +86,7 @@ class SWAG(Collector):
         self._deviations = []
 
     def due(self, iteration: int) -> bool:
-        """Tell whether a point of the cycle is reached."""
+        """Return whether a point of the cycle is reached."""
         return iteration % self.cycle == self.phase
 
     @torch.no_grad()

@@ -32,7 +32,7 @@ class Judge:
     """The original's predictions, with which those of compressed ensembles are compared.
 
     Args:
-        original: Is asked once, here.
+        original: Predicts once, here.
         batches: Validation data that can be read again in the same order.
         with_targets: Whether the second entry of each batch is its targets.
     """

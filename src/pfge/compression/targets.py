@@ -68,7 +68,7 @@ class MaxLoss:
                 raise ValueError(f"{name} must be above 0, got {most}")
 
     def allows(self, quality: Quality) -> bool:
-        """Tell whether a compressed ensemble has lost no more."""
+        """Return whether a compressed ensemble has lost no more."""
         kl_is_fine = self.kl is None or quality.kl <= self.kl
         nll = quality.nll_increase
         return kl_is_fine and (self.nll_increase is None or nll is None or nll <= self.nll_increase)

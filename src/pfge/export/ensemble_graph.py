@@ -143,8 +143,8 @@ def unpack_in_graph(
         halved = (numbers.view(bits, -1, 1) * halvings).floor()
         ones = halved - 2 * (halved / 2).floor()
         numbers = (ones / halvings[:bits].view(bits, 1, 1)).sum(dim=0).view(-1)
-    centred = numbers[:count] - ((1 << bits) - 1) / 2
-    return centred * steps.float().view(-1, 1).expand(-1, group).reshape(-1)[:count]
+    centered = numbers[:count] - ((1 << bits) - 1) / 2
+    return centered * steps.float().view(-1, 1).expand(-1, group).reshape(-1)[:count]
 
 
 def _tensors_of(ensemble: Ensemble) -> dict[str, PackedTensor]:

@@ -44,7 +44,7 @@ def export_onnx(
     if classes is not None and len(classes) != (found := ensemble.predict(example[:1]).shape[1]):
         raise ValueError(f"classes must name each of the model's {found} classes, got {len(classes)} names")
     with exporting("ONNX"):
-        # Without optimisation: it would unpack what all members share. A runtime does its own.
+        # Without optimization: it would unpack what all members share. A runtime does its own.
         made = torch.onnx.export(
             program,
             dynamo=True,

@@ -132,7 +132,7 @@ def _plain_attention() -> Iterator[None]:
 
 
 def _forget_the_machine(program: ExportedProgram) -> None:
-    """Drop the example and the paths of source files: nobody's data belongs into a file to give away."""
+    """Drop the example and the paths of source files, which a file for other people must not contain."""
     program.example_inputs = None
     for module in program.graph_module.modules():
         if isinstance(module, GraphModule):

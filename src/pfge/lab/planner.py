@@ -21,7 +21,7 @@ class Plan:
         format: How members are stored.
         setting: Cycle, period, iterations and rates.
         members: How many are used at test time, the last ones if the method makes more.
-        nbytes: Of the members at test time; one model more is in memory while they predict.
+        nbytes: Of the members at test time; one more model is in memory while they predict.
         training_bytes: Beyond SGD's own: a mean and the members of a run, which a folder can take instead.
     """
 

@@ -1,4 +1,4 @@
-"""Methods: one table that everything else asks, and the rows that results have of them."""
+"""Methods: one table that everything else looks up, and the rows that results have of them."""
 
 from pfge.methods.method import Method
 from pfge.methods.rows import (

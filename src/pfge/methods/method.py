@@ -89,5 +89,5 @@ class Method:
         return self.path != "start"
 
     def forks(self, setting: Setting) -> bool:
-        """Tell whether its path is the shared one up to its first restart: it steers, at the same rates."""
+        """Return whether its path is the shared one up to its first restart: it steers, at the same rates."""
         return self.path == "own" and self.schedule(setting) == setting.schedule()

@@ -24,7 +24,7 @@ def starred(name: str) -> str:
 
 
 def is_starred(row: str) -> bool:
-    """Tell whether a row is of the last members of a method."""
+    """Return whether a row is of the last members of a method."""
     return row.endswith(_STAR)
 
 
@@ -59,7 +59,7 @@ def row_order(rows: Iterable[str]) -> list[str]:
 
 
 def is_for_reference(row: str) -> bool:
-    """Tell whether a row stands apart from the others: the start, or what needs many times the memory."""
+    """Return whether a row stands apart from the others: the start, or what needs many times the memory."""
     return row == START or (row in METHODS and METHODS[row].for_reference)
 
 

@@ -82,7 +82,7 @@ class Shared:
 
 
 def is_packed(tensor: Tensor) -> bool:
-    """Tell whether a tensor is a matrix or a filter; all others are small and kept as they are."""
+    """Return whether a tensor is a matrix or a filter; all others are small and kept as they are."""
     return tensor.is_floating_point() and tensor.ndim >= 2
 
 

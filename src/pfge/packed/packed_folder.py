@@ -106,7 +106,7 @@ class PackedFolder:
 
 
 def is_packed_folder(path: Path) -> bool:
-    """Tell whether a folder's manifest says that its members are packed."""
+    """Return whether a folder's manifest says that its members are packed."""
     return manifests.read_manifest(path).get("format") == FORMAT
 
 

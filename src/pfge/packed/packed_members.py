@@ -130,7 +130,7 @@ def pack_as_is(tensors: Sequence[Tensor], bits: int) -> PackedTensor:
 
 
 def fits_float16(tensor: Tensor) -> bool:
-    """Tell whether float16 is narrower and loses no more than its rounding of the largest entry."""
+    """Return whether float16 is narrower and loses no more than its rounding of the largest entry."""
     if not tensor.is_floating_point() or tensor.dtype.itemsize <= 2:
         return False
     if not tensor.numel():

@@ -56,7 +56,7 @@ def publish(temporary: Path, path: Path) -> None:
 
 
 def is_leftover(name: str) -> bool:
-    """Tell whether a file of that name is temporary, and so a leftover once its writer is gone."""
+    """Return whether a file of that name is temporary, and so a leftover once its writer is gone."""
     return any(form.fullmatch(name) for form in (_TEMPORARY, _TEMPORARY_BEFORE))
 
 
@@ -117,7 +117,7 @@ def _remove_if_left(path: Path) -> None:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Tell whether the file is locked for this process from now on; None where files cannot be locked."""
+    """Return whether the file is locked for this process from now on; None where files cannot be locked."""
     if sys.platform == "win32":
         return None
     try:

@@ -17,7 +17,7 @@ from pfge.weights import Weights
 class StorageError(ValueError):
     """A file or folder that is missing, damaged or of another kind; the message names it.
 
-    It is a `ValueError`. Files are read without executing anything in them, whoever wrote them.
+    It is a `ValueError`. Reading a file never executes anything in it.
 
     Example:
         >>> import pfge

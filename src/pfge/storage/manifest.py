@@ -110,7 +110,7 @@ def _holds_members(file: Path) -> bool:
 
 
 def is_inside(file: str) -> bool:
-    """Tell whether a name in a manifest, which may be a stranger's, is that of a file in its folder."""
+    """Return whether a name in a manifest, which may be a stranger's, is that of a file in its folder."""
     return Path(file).name == file and file not in ("", ".", "..")
 
 

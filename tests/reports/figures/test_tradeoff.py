@@ -143,7 +143,7 @@ def test_only_the_front_is_named_in_the_chart_and_shortly(with_forms: Run) -> No
     figure = tradeoff(with_forms)
     assert figure is not None
     assert [[s.label for s in panel.series if s.named] for panel in figure.panels] == [["Pareto front"]] * 4
-    assert not any(panel.labelled for panel in figure.panels)
+    assert not any(panel.labeled for panel in figure.panels)
     memory, passes = (drawn(figure, panel, "Pareto front").names for panel in (0, 2))
     assert memory == ["SWA int8", "PFGE 1 bit", "PFGE 3 bits", "FGE 1 bit", "FGE 3 bits", "FGE int8"]
     # Here int8 is as good as float32: of equals the smaller has the name.

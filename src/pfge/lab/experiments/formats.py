@@ -133,7 +133,7 @@ def _predict(task: Task, answers: Tensor, cascade: Cascade | None) -> tuple[Tens
     if cascade is None:
         return _pool(task, answers), torch.full((answers.shape[1],), len(answers))
     found = cascade.replay(answers)
-    return found.probabilities, found.asked
+    return found.probabilities, found.evaluated
 
 
 def _answers(session: Session, ensemble: Ensemble, data: Images, name: str) -> Tensor:

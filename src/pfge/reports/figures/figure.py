@@ -19,7 +19,7 @@ class Series:
         label: What they are.
         x: Where each point is.
         y: How high.
-        method: Whose they are, which decides the look and what hides them; "" is nobody's.
+        method: The method that they belong to, which decides their style and what hides them; "" for none.
         error: The standard error of each point, where there is one.
         shape: A line through the points, their marks, or both.
         faint: Whether this is only the background of another series.
@@ -89,7 +89,7 @@ class Panel:
         x_ticks: Places on the x axis and their names, if they are not to be chosen.
         guides: Places of vertical lines.
         diagonal: Whether the line y = x is drawn, from 0 to 1.
-        labelled: Whether every point bears the name of its method.
+        labeled: Whether every point bears the name of its method.
     """
 
     title: str
@@ -100,7 +100,7 @@ class Panel:
     x_ticks: Sequence[tuple[float, str]] = ()
     guides: Sequence[float] = ()
     diagonal: bool = False
-    labelled: bool = False
+    labeled: bool = False
 
     @property
     def columns(self) -> tuple[str, str, str, str]:

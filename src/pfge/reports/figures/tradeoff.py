@@ -65,7 +65,7 @@ def _of_methods(rows: Sequence[FormatSummary], run: Run) -> Figure | None:
                 [_front(rows, _bytes, metric), *marks],
                 log_x=True,
                 x_ticks=sizes,
-                labelled=True,
+                labeled=True,
             )
         )
     return figure_of(
@@ -101,9 +101,10 @@ def _of_formats(rows: Sequence[FormatSummary]) -> Figure | None:
         "tradeoff",
         "What memory and forward passes buy",
         "Each method on the test set in each format that it can be shipped in. Large marks: float32, all "
-        "members asked. Small marks: compressed to int8, or to an int8 base and 3 bits or 1 bit for each "
-        "member; or a cascade, which asks one member after another until an example is sure; or both. Bars "
-        "are one standard error over seeds. Nothing named on the dashed line, the Pareto front, is beaten by "
+        "members evaluated. Small marks: compressed to int8, or to an int8 base and 3 bits or 1 bit for each "
+        "member; or a cascade, which evaluates one member after another until the prediction is confident; "
+        "or both. Bars are one standard error over seeds. Nothing named on the dashed line, the Pareto "
+        "front, is beaten by "
         "anything as cheap.",
         panels,
     )

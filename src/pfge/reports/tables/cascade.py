@@ -9,7 +9,7 @@ from pfge.reports.statistics import Estimate, main_metrics
 from pfge.reports.tables.cells import Count, Number, Text
 from pfge.reports.tables.table import Row, Table, columns
 
-NOTE = "Times are medians of ratios; the three took turns. The one member is the first that is evaluated."
+NOTE = "Times are medians of ratios, measured in turns. The one member is the first that is evaluated."
 
 
 @dataclass(frozen=True)

@@ -44,12 +44,12 @@ def in_words(found: Diagnosis) -> list[str]:
 
 
 def has_barrier(found: Diagnosis) -> bool:
-    """Tell whether some straight line between adjacent members crosses a barrier."""
+    """Return whether some straight line between adjacent members crosses a barrier."""
     return any(pair.barrier > max(BARRIER * pair.loss, 0.01) for pair in found.pairs)
 
 
 def are_alike(found: Diagnosis) -> bool:
-    """Tell whether the members hardly differ, for what there is to correct."""
+    """Return whether the members hardly differ, for what there is to correct."""
     error = _mean(found.errors)
     return _mean([pair.disagreement for pair in found.pairs]) < ALIKE * error
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pfge.lab.planner import Plan
 
 NOTE = (
-    "Bytes of the members, by pfge compress --small-bits 16; one model more is in memory while they "
+    "Bytes of the members, by pfge compress --small-bits 16; one more model is in memory while they "
     "predict. While training: a mean, and the members unless a folder takes them."
 )
 

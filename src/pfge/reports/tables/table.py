@@ -93,5 +93,5 @@ def method_row(method: str, *cells: Cell, reference: bool = False) -> Row:
 
 
 def is_best(cell: Cell) -> bool:
-    """Tell whether a cell is the best of its column."""
+    """Return whether a cell is the best of its column."""
     return isinstance(cell, Number) and cell.best

@@ -28,7 +28,7 @@ function make(parent, name, attributes = {}, text = null) {
   return node;
 }
 
-/** Give a node a method's colours; the style sheet chooses between light and dark. */
+/** Give a node a method's colors; the style sheet chooses between light and dark. */
 function paint(node, style) {
   node.classList.add("ink");
   node.style.setProperty("--light", style.light);
@@ -51,7 +51,7 @@ function drawPanel(panel, styles, width) {
   const height = Math.round(Math.min(330, Math.max(least, width * 0.66)));
   const lines = panel.x_ticks.some(([, name]) => name.includes("\n")) ? 2 : 1;
   const isNamed = panel.title.includes(panel.y_label);
-  const box = { left: 58, right: width - (panel.labelled ? 92 : 14), top: isNamed ? 10 : 26, bottom: height - 30 - 14 * lines };
+  const box = { left: 58, right: width - (panel.labeled ? 92 : 14), top: isNamed ? 10 : 26, bottom: height - 30 - 14 * lines };
   const svg = document.createElementNS(SVG, "svg");
   const series = panel.series;
   const xs = series.flatMap((s) => s.x).concat(panel.x_ticks.map(([x]) => x));
@@ -75,7 +75,7 @@ function drawPanel(panel, styles, width) {
   drawAxes(svg, panel, box, x, y, xBounds, yBounds, height);
   if (panel.diagonal) make(svg, "line", { class: "guide", x1: x(xBounds[0]), y1: y(xBounds[0]), x2: x(1), y2: y(1) });
   const points = series.flatMap((s) => drawSeries(svg, s, styles[s.method] || styles[""], x, y));
-  if (panel.labelled) labelPoints(svg, points.filter((p) => p.series.method), box);
+  if (panel.labeled) labelPoints(svg, points.filter((p) => p.series.method), box);
   for (const name of names) writeName(svg, name);
   return { svg, points };
 }

@@ -76,7 +76,7 @@ function listen(svg, points, panel) {
     const bounds = svg.getBoundingClientRect();
     const ratio = svg.viewBox.baseVal.width / bounds.width;
     const [x, y] = [(event.clientX - bounds.left) * ratio, (event.clientY - bounds.top) * ratio];
-    // Where a line of nobody's goes through a method's mark, the mark is meant.
+    // Where a line without a method goes through a method's mark, the mark is meant.
     const distances = points.map((p) => Math.hypot(p.px - x, p.py - y) + (p.series.method ? 0 : 12));
     const nearest = distances.indexOf(Math.min(...distances));
     if (distances[nearest] < 36) show(nearest);
