@@ -99,9 +99,13 @@ def prepare_for_overwrite(path: Path) -> None:
     """Refuse a folder that holds other files than those of an ensemble."""
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path} must be a folder, but it is a file; choose another name")
-    if not path.is_dir() or (path / MANIFEST).exists():
+    if not path.is_dir():
         return
-    if not all(_holds_members(file) or is_leftover(file.name) for file in path.iterdir()):
+    # One listing: another writer may put its manifest there between two looks.
+    files = list(path.iterdir())
+    if any(file.name == MANIFEST for file in files):
+        return
+    if not all(_holds_members(file) or is_leftover(file.name) for file in files):
         raise StorageError(f"{path} holds other files and no ensemble; choose an empty or new folder")
 
 
