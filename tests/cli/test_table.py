@@ -82,6 +82,6 @@ def test_numbers_at_the_edge_of_floats_are_shown_or_refused(capsys: Captured, fo
 
 def test_a_run_without_such_results_is_one_line(capsys: Captured, folder: Path) -> None:
     assert refused(capsys, ["table", str(folder), "--part", "validation"]) == (
-        f"{folder} holds no validation results yet; run pfge compare --out {folder}"
+        f"{folder} has no validation results yet; run pfge compare --out {folder}"
     )
     assert refused(capsys, ["table", str(folder / "none")]).startswith(f"{folder / 'none'} holds no run")
