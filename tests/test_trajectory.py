@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR
 
 from pfge import (
     EMA,
@@ -305,3 +307,89 @@ def test_a_state_without_the_training_continues_where_a_trainer_restored_it() ->
     advance(second, 5)
     for one, two in zip(found.members(), expected.members(), strict=True):
         assert_same_weights(one, two)
+
+
+# Traps in a loop of the user's own
+
+
+def groups(*rates: float) -> tuple[nn.Linear, SGD]:
+    model = nn.Linear(1, 1)
+    return model, SGD([{"params": [p], "lr": r} for p, r in zip(model.parameters(), rates, strict=True)])
+
+
+@pytest.mark.parametrize("end", [0.0, 0.001])
+def test_groups_keep_the_ratios_that_they_had_before_a_scheduler_changed_them(end: float) -> None:
+    model, optimizer = groups(0.1, 0.2)
+    scheduler = CosineAnnealingLR(optimizer, T_max=1, eta_min=end)
+    optimizer.step()
+    scheduler.step()  # both groups have the same rate now
+    with pytest.warns(UserWarning, match=r"have the ratios \[1.0, 1.0\], and had \[0.5, 1.0\] before"):
+        trajectory = Trajectory(model, optimizer, Constant(0.4), [])
+    trajectory.before_update()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.2, 0.4]
+
+
+def test_a_scheduler_that_scaled_all_groups_alike_causes_no_warning() -> None:
+    model, optimizer = groups(0.1, 0.2)
+    scheduler = ExponentialLR(optimizer, 0.5)
+    optimizer.step()
+    scheduler.step()
+    Trajectory(model, optimizer, Constant(0.4), []).before_update()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.2, 0.4]
+
+
+def train_beside(scheduler: ExponentialLR, trajectory: Trajectory) -> list[float]:
+    """Make four updates in a loop with a scheduler, and return the rate of each."""
+    rates = []
+    for _ in range(4):
+        trajectory.before_update()
+        rates.append(trajectory.optimizer.param_groups[0]["lr"])
+        trajectory.optimizer.step()
+        trajectory.after_update()
+        scheduler.step()
+    return rates
+
+
+def test_a_scheduler_left_in_the_loop_is_noticed_once_and_overridden() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = ExponentialLR(optimizer, 0.5)
+    trajectory = Trajectory(model, optimizer, Constant(0.4), [])
+    expected = r"were \[0.4\] at update 1 and are now \[0.2\].*schedule=None"
+    with pytest.warns(UserWarning, match=expected) as found:
+        assert train_beside(scheduler, trajectory) == [0.4] * 4
+    assert len(found) == 1
+
+
+def test_a_scheduler_that_is_meant_to_be_overridden_causes_no_warning() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = ExponentialLR(optimizer, 0.5)
+    trajectory = Trajectory(model, optimizer, Constant(0.4), [], overrides_scheduler=True)
+    assert train_beside(scheduler, trajectory) == [0.4] * 4
+
+
+def test_updates_of_another_optimizer_are_an_error_that_names_the_cause() -> None:
+    model = nn.Linear(1, 1)
+    trajectory = Trajectory(model, SGD(model.parameters()), None, [SWA(2)])
+    other = SGD(model.parameters())
+    for _ in range(19):
+        trajectory.before_update()
+        other.step()
+        trajectory.after_update()
+    with pytest.raises(RuntimeError, match="called 20 times, and the optimizer has not made a step"):
+        trajectory.after_update()
+    assert trajectory.iteration == 0
+
+
+def test_steps_that_are_skipped_after_a_first_one_are_no_error() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = SGD(model.parameters())
+    trajectory = Trajectory(model, optimizer, None, [SWA(2)])
+    trajectory.before_update()
+    optimizer.step()
+    trajectory.after_update()
+    for _ in range(30):
+        trajectory.before_update()
+        trajectory.after_update()
+    assert trajectory.iteration == 1

@@ -15,6 +15,9 @@ from pfge.weights import Weights, buffer_names, in_memory_order_of, load_weights
 
 Batch = TypeVar("Batch")
 
+UPDATES_WITHOUT_STEP = 20
+"""Updates without any step after which the loop is taken to be wrong; `GradScaler` may skip the first few."""
+
 
 class Trajectory:
     """One path of training, as seen around each `optimizer.step()` of a loop that is the user's.
@@ -25,10 +28,12 @@ class Trajectory:
 
     Args:
         model: The model in training; DDP and torch.compile wrappers are looked through.
-        optimizer: Any torch optimizer. Its groups keep the ratios of their rates; the schedule
-            gives the largest.
+        optimizer: Any torch optimizer. Its groups keep the ratios of their rates, or of their initial rates
+            if a torch scheduler has changed them; the schedule gives the largest.
         schedule: The learning rate for each iteration, or None to leave the rates alone.
         collectors: What watches the weights; at most one collector may steer.
+        overrides_scheduler: Whether a scheduler in the loop is meant to be overridden. Otherwise a rate that
+            changes between two updates causes a warning.
 
     Attributes:
         iteration: Updates so far.
@@ -56,6 +61,8 @@ class Trajectory:
         optimizer: Optimizer,
         schedule: Schedule | None,
         collectors: Sequence[Collector],
+        *,
+        overrides_scheduler: bool = False,
     ):
         steerers = [type(collector).__name__ for collector in collectors if collector.steers]
         if len(steerers) > 1:
@@ -71,6 +78,9 @@ class Trajectory:
         self._rate_ratios = _rate_ratios(optimizer)
         self._begun = False
         self._stepped = False
+        self._updates_without_step: int | None = 0  # None once there was a step
+        self._rates_set: list[float] | None = None
+        self._overrides_scheduler = overrides_scheduler
         optimizer.register_step_post_hook(self._note_step)
 
     def __repr__(self) -> str:
@@ -85,6 +95,7 @@ class Trajectory:
                 collector.begin(weights, buffers)
             self._begun = True
         if self.schedule is not None:
+            self._warn_of_other_rates()
             self._set_rate(self.schedule(self.iteration + 1))
         self._stepped = False
 
@@ -93,6 +104,7 @@ class Trajectory:
         if not self._begun:
             raise RuntimeError("before_update() must come before the first optimizer.step(); call it there")
         if not self._stepped:
+            self._require_some_step()
             return
         self._stepped = False
         self.iteration += 1
@@ -143,6 +155,7 @@ class Trajectory:
         self._rate_ratios = list(state["rate_ratios"])
         self._begun = state["begun"]
         self._stepped = False
+        self._rates_set = None
         if self._begun:
             for collector, (_, collected) in zip(self.collectors, state["collectors"], strict=True):
                 collector.load_state_dict(collected)
@@ -167,9 +180,38 @@ class Trajectory:
                 group["lr"].fill_(rate * ratio)
             else:
                 group["lr"] = rate * ratio
+        self._rates_set = self._plain_rates()
+
+    def _plain_rates(self) -> list[float]:
+        """Return the rates that are numbers; to read one from a device would wait for the device."""
+        return [group["lr"] for group in self.optimizer.param_groups if not isinstance(group["lr"], Tensor)]
+
+    def _warn_of_other_rates(self) -> None:
+        if self._overrides_scheduler or self._rates_set is None:
+            return
+        if (found := self._plain_rates()) != self._rates_set:
+            self._overrides_scheduler = True  # one warning is enough
+            warnings.warn(
+                f"the learning rates were {self._rates_set} at update {self.iteration} and are now {found}: "
+                "something else sets them too, probably a torch scheduler, and is overridden; remove it, or "
+                "pass schedule=None to keep its rates",
+                stacklevel=3,
+            )
+
+    def _require_some_step(self) -> None:
+        if self._updates_without_step is None:
+            return
+        self._updates_without_step += 1
+        if self._updates_without_step == UPDATES_WITHOUT_STEP:
+            raise RuntimeError(
+                f"after_update() was called {UPDATES_WITHOUT_STEP} times, and the optimizer has not made a "
+                f"step, so nothing is collected; give Trajectory the optimizer whose step() the loop calls, "
+                "or the torch optimizer inside its wrapper, and call after_update() after step()"
+            )
 
     def _note_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         # A fused optimizer is called even when GradScaler found infinities, and skips by itself.
+        self._updates_without_step = None
         infinite = getattr(optimizer, "found_inf", None)
         self._stepped = infinite is None or not bool(torch.as_tensor(infinite).any())
 
@@ -227,7 +269,21 @@ def follow(
 
 
 def _rate_ratios(optimizer: Optimizer) -> list[float]:
-    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    now = _ratios([float(group["lr"]) for group in optimizer.param_groups])
+    if not all("initial_lr" in group for group in optimizer.param_groups):
+        return now
+    # A scheduler may have brought all groups to one rate, such as 0.
+    first = _ratios([float(group["initial_lr"]) for group in optimizer.param_groups])
+    if any(abs(a - b) > 1e-6 for a, b in zip(now, first, strict=True)):
+        warnings.warn(
+            f"the rates of the parameter groups have the ratios {now}, and had {first} before a scheduler "
+            "changed them; the latter are used; remove initial_lr from the groups to use the former",
+            stacklevel=4,
+        )
+    return first
+
+
+def _ratios(rates: Sequence[float]) -> list[float]:
     largest = max(rates)
     return [rate / largest if largest else 1.0 for rate in rates]
 

@@ -58,7 +58,8 @@ class Collecting:
                 f"a CollectWeights follows one training, and this one has followed {done} updates already; "
                 "construct another, or resume from a checkpoint"
             )
-        trajectory = Trajectory(model, optimizer, self.schedule, self.collectors)
+        # A trainer has a scheduler of its own, whose rates the user's schedule replaces.
+        trajectory = Trajectory(model, optimizer, self.schedule, self.collectors, overrides_scheduler=True)
         if self._loaded is not None:
             trajectory.load_state_dict(self._loaded)
             self._loaded = None
