@@ -14,6 +14,7 @@ from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import StartWeights
 from pfge.lab.session import open_session
 from pfge.lab.training.pretrain import find_w0, pretrain, read_w0
+from pfge.storage.checkpoint import load_checkpoint
 from pfge.storage.files import StorageError, read_tensors, write_tensors
 from pfge.weights import view_weights
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
@@ -197,3 +198,13 @@ def test_the_environment_of_results_is_that_of_the_command_that_made_them(
         action(tiny("ensemble.methods=['PFGE']"), tmp_path)
         commands.append(json.loads((tmp_path / "environment.json").read_text())["command"])
     assert commands == ["pfge pretrain", "pfge compare", "pfge compare"]
+
+
+def test_weights_that_are_not_finite_leave_the_checkpoint_before_and_no_w0(tmp_path: Path) -> None:
+    experiment = tiny("pretrain.rate=1e30", "engine.checkpoint_seconds=0")
+    with pytest.raises(ValueError, match=r"find w0: .* holds NaN or infinity at iteration \d+, so no check"):
+        find(experiment, tmp_path)
+    assert not (tmp_path / "seed-1" / "w0.safetensors").exists()
+    kept = load_checkpoint(tmp_path / "seed-1" / "pretrain.checkpoint")
+    assert kept["iteration"] >= 1
+    assert all(tensor.isfinite().all() for tensor in kept["weights"].values())

@@ -15,6 +15,7 @@ from pfge.lab.run.progress import Reporter
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 from pfge.tasks import Task
 from pfge.trajectory import Trajectory, follow
+from pfge.weights import find_non_finite, view_weights
 
 
 def train_resumable(
@@ -52,6 +53,9 @@ def train_resumable(
         start: A checkpoint to begin from while there is none of this path.
         on_update: Called after each update, before a checkpoint of it.
         log: Takes the loss and the rate.
+
+    Raises:
+        ValueError: The weights are not finite; the checkpoint before stays.
     """
     # First, because it may change the type of the weights, and the optimizer's state is loaded in that type.
     model = engine.wrap(trajectory.model, trajectory.optimizer)
@@ -69,6 +73,12 @@ def train_resumable(
 
     def save() -> None:
         nonlocal last_saved
+        if (tensor := find_non_finite(view_weights(trajectory.model))) is not None:
+            # Written, it would replace the only checkpoint from which training can continue.
+            raise ValueError(
+                f"{name}: {tensor} holds NaN or infinity at iteration {trajectory.iteration}, so no "
+                "checkpoint is written; lower the learning rate and give another --out"
+            )
         if engine.is_first:
             save_checkpoint(checkpoint, trajectory.state_dict())
         last_saved = time.monotonic()
