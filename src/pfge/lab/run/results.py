@@ -1,5 +1,6 @@
 """What experiments find, as frozen values: the lab writes them as JSON, reports read them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,16 +75,16 @@ class Result:
         return found
 
 
-class ResultRow(Result):
+class ResultRow(Result, ABC):
     """A result that is one line of a file."""
 
     remedy: ClassVar[str]
     """How to get a line again that cannot be read."""
 
     @property
+    @abstractmethod
     def key(self) -> Hashable:
         """What no two lines of a file share."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
