@@ -19,13 +19,10 @@ from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
-from pfge.lab.training.follower_store import FollowerStore
-from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import read_tensors
 from pfge.weights import copy_weights, view_weights
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, run, tiny
 from tests.processes import launch, launch_two
-from tests.toys import assert_same_weights, make_mlp
 
 TWO = ("engine.accelerator=cpu", "engine.devices=2")
 SCRIPT = """
@@ -194,39 +191,3 @@ def test_the_product_launches_its_processes_itself_and_prints_one_table(one: Pat
     found = read_tensors(out / "seed-1" / "w0.safetensors")[0]
     expected = read_tensors(one / "run" / "seed-1" / "w0.safetensors")[0]
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-# Members that another process writes
-
-
-def test_a_follower_counts_members_without_writing_them(tmp_path: Path) -> None:
-    store = FollowerStore(tmp_path / "members")
-    store.begin("FGE")
-    store.append(2, view_weights(make_mlp()))
-    store.append(4, view_weights(make_mlp()))
-    assert store.iterations == [2, 4]
-    assert not (tmp_path / "members").exists()
-
-
-def test_a_follower_reads_the_members_where_the_first_wrote_them(tmp_path: Path) -> None:
-    folder = EnsembleFolder(tmp_path)
-    for seed in (1, 2):
-        folder.append(view_weights(make_mlp(seed)), seed)
-    members = FollowerStore(tmp_path).members()
-    assert len(members) == 2
-    for seed, member in zip((1, 2), members, strict=True):
-        assert_same_weights(member, view_weights(make_mlp(seed)))
-
-
-def test_a_follower_continues_from_the_state_that_the_first_saved(tmp_path: Path) -> None:
-    store = FollowerStore(tmp_path)
-    store.load_state_dict({"iterations": [2, 4]})
-    store.append(6, {})
-    assert store.state_dict() == {"iterations": [2, 4, 6]}
-
-
-def test_a_follower_begins_without_members(tmp_path: Path) -> None:
-    store = FollowerStore(tmp_path)
-    store.append(2, {})
-    store.begin("FGE")
-    assert store.iterations == []

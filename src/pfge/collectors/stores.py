@@ -72,36 +72,40 @@ class MemoryStore:
 
 
 class FolderStore:
-    """Members in an ensemble folder, which can be read while the run goes on."""
+    """Members in an ensemble folder, which can be read while the run goes on.
+
+    Attributes:
+        folder: The folder, with the members so far.
+    """
 
     def __init__(self, path: Path):
         prepare_for_overwrite(path)
-        self._folder = EnsembleFolder(path)
+        self.folder = EnsembleFolder(path)
 
     @property
     def iterations(self) -> list[int | None]:
         """The iteration of each member so far."""
-        return self._folder.iterations
+        return self.folder.iterations
 
     def begin(self, method: str) -> None:
         """Start a folder without members; one that has members is refused, not overwritten."""
-        path = self._folder.path
+        path = self.folder.path
         if (path / MANIFEST).exists() and (found := len(EnsembleFolder.open(path).entries)):
             raise StorageError(
                 f"{path} must be empty at the start of a run, but holds {found} members; "
                 "resume from that run's checkpoint, or choose another folder"
             )
-        self._folder = EnsembleFolder(path, method=method)
+        self.folder = EnsembleFolder(path, method=method)
         with only_writer(path):
-            self._folder.commit([])
+            self.folder.commit([])
 
     def append(self, iteration: int, weights: Weights) -> None:
         """Write the next member."""
-        self._folder.append(weights, iteration)
+        self.folder.append(weights, iteration)
 
     def members(self) -> Sequence[Weights]:
         """Return the members so far, each read when it is asked for."""
-        return self._folder.members()
+        return self.folder.members()
 
     def state_dict(self) -> dict[str, Any]:
         """Return which members there are; the folder holds them."""
@@ -109,7 +113,7 @@ class FolderStore:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after the members that the state knows; later ones will be made again."""
-        folder = EnsembleFolder.open(self._folder.path)
+        folder = EnsembleFolder.open(self.folder.path)
         known = list(state["iterations"])
         if folder.iterations[: len(known)] != known:
             raise StorageError(
@@ -117,4 +121,4 @@ class FolderStore:
                 f"but holds those of {folder.iterations}; use the folder of that run"
             )
         folder.entries = folder.entries[: len(known)]
-        self._folder = folder
+        self.folder = folder

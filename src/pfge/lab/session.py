@@ -186,6 +186,15 @@ class Session:
         wanted = [-(-limit // self.experiment.data.batch_size) for limit in limits]
         return _FirstBatches(source, min([*wanted, source.per_epoch]), share)
 
+    def with_fresh_batch_norm(self, weights: Weights, seed: int) -> Weights:
+        """Return weights with BatchNorm statistics of their own; no random number of training is used."""
+        with torch.random.fork_rng():
+            fresh = self.make_ensemble([weights]).with_fresh_batch_norm(
+                self.batch_norm_batches(seed, share=self.engine.share),
+                across_processes=self.engine.share[1] > 1,
+            )
+        return fresh.members[0]
+
     def refresh_batch_norm(self, ensemble: Ensemble, seed: int, name: str, images: int = 0) -> Ensemble:
         """Return the ensemble with BatchNorm statistics of its own; `images` as of `batch_norm_batches`."""
         with self.reporter.task(name, len(ensemble)) as advance:

@@ -35,6 +35,7 @@ from pfge.lab.experiments.compare import compare
 from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.schedules import pretraining_schedule
+from pfge.storage import ensemble_folder, manifest
 from pfge.storage.files import read_tensors
 from pfge.weights import view_weights
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
@@ -432,8 +433,10 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
         ("pfge.lab.evaluation.record.append_row", lambda *call: call[1].method == "PFGE"),
         (
             "pfge.storage.manifest.write_json",
-            lambda *call: call[0].parts[-3:-1] == ("ensembles", "FGE"),
+            lambda *call: call[0].parts[-3:-1] == ("ensembles", "SWAG"),
         ),
+        ("pfge.lab.run.member_store.Path.rename", lambda *call: call[0].parts[-2:] == ("members", "FGE")),
+        ("pfge.lab.run.member_store.Path.rename", lambda *call: call[0].parts[-2:] == ("members", "PFGE")),
         (
             "pfge.lab.experiments.compare.save_checkpoint",
             lambda *call: call[0].name == "pfge-fork.checkpoint",
@@ -442,7 +445,17 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
         ("pfge.lab.training.pretrain.write_tensors", lambda *call: call[0].name == "w0.safetensors"),
         ("pfge.lab.experiments.compare._tidy", lambda *_: True),
     ],
-    ids=["row of FGE", "row of PFGE", "saving FGE", "branch", "last checkpoint", "w0", "tidying"],
+    ids=[
+        "row of FGE",
+        "row of PFGE",
+        "saving SWAG",
+        "saving FGE",
+        "saving PFGE",
+        "branch",
+        "last checkpoint",
+        "w0",
+        "tidying",
+    ],
 )
 def test_a_run_that_was_stopped_before_a_write_ends_as_if_it_had_not_been(
     finished: Path,
@@ -548,3 +561,26 @@ def test_measuring_again_leaves_saved_temperatures_out(
     run(tiny(), folder)
     assert (folder / "results.jsonl").read_bytes() == before
     assert Ensemble.load(path, nn.Identity).temperatures == temperatures
+
+
+def test_members_are_written_and_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    written: list[str] = []
+    checksum, write_file = manifest.checksum, manifest.write_file
+
+    def count_checksum(file: Path) -> str:
+        hashed.append(file.parent.name)
+        return checksum(file)
+
+    def count_write(path: Path, *arguments: Any) -> Any:
+        written.append(path.name)
+        return write_file(path, *arguments)
+
+    monkeypatch.setattr(manifest, "checksum", count_checksum)
+    monkeypatch.setattr(ensemble_folder, "write_file", count_write)
+    run(tiny(), tmp_path)
+    assert {name: written.count(name) for name in ("FGE", "PFGE")} == {"FGE": 8, "PFGE": 4}
+    assert {"FGE", "PFGE"} & set(hashed) == {
+        "PFGE"
+    }  # where PFGE leaves the shared path, its folder is opened
+    assert hashed.count("PFGE") == 1

@@ -8,6 +8,7 @@ from torch import Tensor
 from pfge.collectors import Collector
 from pfge.ensemble import Ensemble
 from pfge.lab.evaluation.evaluate import Evaluation, PooledEvaluation, evaluate_on
+from pfge.lab.run.member_store import MemberStore
 from pfge.lab.run.result_lines import append_row, require_rows
 from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, ComparisonRow
 from pfge.lab.session import Session
@@ -16,6 +17,7 @@ from pfge.metrics.scores import Scores
 from pfge.storage.files import write_tensors
 from pfge.storage.manifest import MANIFEST
 from pfge.tasks import Task
+from pfge.tasks.manifest import task_to_manifest
 
 OfMembers = Mapping[str, list[dict[str, float]]]
 """For each part of the data, the metrics of each member or of the first few pooled."""
@@ -36,19 +38,39 @@ def measured_rows(session: Session, seed: int) -> set[str]:
 
 
 def record_collected(
-    session: Session, seed: int, setting: Setting, method: str, collector: Collector
+    session: Session, seed: int, setting: Setting, method: str, collector: Collector, store: MemberStore
 ) -> None:
-    """Refresh BatchNorm for every member, or the last of a starred method, save them and measure them."""
+    """Save every member, or the last of a starred method, with fresh BatchNorm, and measure them.
 
-    def make() -> Ensemble:
-        raw = session.make_ensemble(
+    Args:
+        session: The experiment.
+        seed: Which of its seeds.
+        setting: What the methods share.
+        method: The name of the row.
+        collector: At the end of its path.
+        store: That of the collector; it has no members if they are not made one by one.
+    """
+
+    def collected() -> Ensemble:
+        return session.make_ensemble(
             collector.members(), method=str(collector), iterations=collector.iterations
         )
+
+    def make() -> Ensemble:
+        raw = collected()
         if is_starred(method):
             raw = raw.last(min(setting.members, len(raw)))
+        if store.iterations:
+            return raw
         return session.refresh_batch_norm(raw, seed, f"seed {seed}: BatchNorm of {method}")
 
-    ensemble = saved_ensemble(session, seed, method, make)
+    if store.iterations and not is_starred(method) and not is_saved(session, seed, method):
+        # Written and checked as they were made: their folder only takes its final name.
+        raw = collected()
+        session.engine.first_does(lambda: store.save(model=raw.model, task=task_to_manifest(raw.task)))
+        ensemble = raw.with_members(store.members())
+    else:
+        ensemble = saved_ensemble(session, seed, method, make)
     last = setting.members if starred(method) in known_rows() else None
     record_ensemble(session, seed, method, ensemble, iterations=setting.iterations, last=last)
 

@@ -13,11 +13,11 @@ from pfge.lab.evaluation.record import (
     record_ensemble,
 )
 from pfge.lab.experiments.baselines import MAKERS
+from pfge.lab.run.member_store import MemberStore
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.result_lines import require_rows
 from pfge.lab.run.results import ComparisonRow, expected_rows
 from pfge.lab.session import Session, make_sgd, open_session
-from pfge.lab.training.follower_store import FollowerStore
 from pfge.lab.training.fork import Fork
 from pfge.lab.training.pretrain import find_w0
 from pfge.lab.training.resumable import train_resumable
@@ -62,10 +62,11 @@ def _run_methods(session: Session, seed: int, measured: set[str]) -> None:
     # A saved ensemble only has to be measured, so a row can be removed and made again without training.
     if any(not is_saved(session, seed, row) for row in rows.values()):
         forking = [method.name for method in own if method.forks(setting)]
-        _train_shared(session, seed, setting, w0, listeners, forking)
+        collectors = {name: collector for name, (collector, _) in listeners.items()}
+        _train_shared(session, seed, setting, w0, collectors, forking)
     for name, row in rows.items():
         if row not in measured:
-            record_collected(session, seed, setting, row, listeners[name])
+            record_collected(session, seed, setting, row, *listeners[name])
     for method in own:
         if method.name not in measured:
             _run_own(session, seed, setting, w0, method)
@@ -91,7 +92,7 @@ def _train_shared(
 ) -> None:
     """Train along the shared path that most collectors observe, and record where others leave it."""
     folder = session.folder.of_seed(seed)
-    forks = {name: Fork(_make_collector(session, seed, setting, name, SHARED)) for name in forking}
+    forks = {name: Fork(_make_collector(session, seed, setting, name, SHARED)[0]) for name in forking}
     collectors = [*listeners.values(), *forks.values()]
     trajectory = _make_trajectory(session, setting.schedule(), w0, collectors)
 
@@ -106,11 +107,11 @@ def _train_shared(
 def _run_own(session: Session, seed: int, setting: Setting, w0: Weights, method: Method) -> None:
     """Train along a method's own path, after it leaves the shared one, and measure its members."""
     checkpoint, start = f"{method.name.lower()}.checkpoint", _fork_file(method.name)
-    collector = _make_collector(session, seed, setting, method.name, checkpoint, start)
+    collector, store = _make_collector(session, seed, setting, method.name, checkpoint, start)
     if not is_saved(session, seed, method.name):
         trajectory = _make_trajectory(session, method.schedule(setting), w0, [collector])
         _train(session, seed, setting, trajectory, method.name, checkpoint, start=start)
-    record_collected(session, seed, setting, method.name, collector)
+    record_collected(session, seed, setting, method.name, collector, store)
 
 
 def _fork_file(name: str) -> str:
@@ -158,8 +159,10 @@ def _make_trajectory(
     return Trajectory(model, optimizer, schedule, collectors)
 
 
-def _make_collector(session: Session, seed: int, setting: Setting, name: str, *checkpoints: str) -> Collector:
-    """Return a new collector; members that none of the checkpoints knows were left by a killed run."""
+def _make_collector(
+    session: Session, seed: int, setting: Setting, name: str, *checkpoints: str
+) -> tuple[Collector, MemberStore]:
+    """Return a new collector and its store; members that no checkpoint knows were left by a killed run."""
     of_seed = session.folder.of_seed(seed)
     folder = of_seed / MEMBERS / name
 
@@ -168,8 +171,13 @@ def _make_collector(session: Session, seed: int, setting: Setting, name: str, *c
             shutil.rmtree(folder, ignore_errors=True)
 
     session.engine.first_does(forget)
-    store = folder if session.engine.is_first else FollowerStore(folder)
-    return make_collector(name, setting, seed=seed, store=store)
+    store = MemberStore(
+        folder,
+        session.folder.ensemble(seed, name),
+        lambda weights: session.with_fresh_batch_norm(weights, seed),
+        writes=session.engine.is_first,
+    )
+    return make_collector(name, setting, seed=seed, store=store), store
 
 
 def _tidy(folder: Path) -> None:
