@@ -17,7 +17,20 @@ from pfge.methods import (
 )
 
 SETTING = Setting(iterations=40, cycle=4, period=20, low=1e-3, high=0.1)
-TABLE = ["SWA", "EMA", "FGE", "FGE*", "SWAG", "SWAG*", "PFGE", "Snapshot", "MCDropout", "DeepEnsemble"]
+TABLE = [
+    "SWA",
+    "EMA",
+    "FGE",
+    "FGE*",
+    "SWAG",
+    "SWAG*",
+    "PFGE",
+    "Snapshot",
+    "Star",
+    "Cosine",
+    "MCDropout",
+    "DeepEnsemble",
+]
 
 
 def test_rows_stand_in_the_order_of_the_table_whatever_order_they_come_in() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pfge import EMA, FGE, PFGE, SWA, SWAG, CosineRestarts, Triangular
+from pfge.collectors import Star
 from pfge.methods import METHODS, Method, Setting, find_reference, make_collector, reference_first, register
 from tests.toys import make_mlp, train
 
@@ -32,12 +33,16 @@ def test_each_name_gives_its_own_collector() -> None:
         "PFGE": PFGE,
         "EMA": EMA,
         "Snapshot": FGE,  # with a schedule of its own
+        "Star": Star,
+        "Cosine": Star,  # of one period
     }
 
 
 @pytest.mark.parametrize("name", ["Swa", "DeepEnsemble"])
 def test_a_method_without_a_collector_is_refused_with_those_that_have_one(name: str) -> None:
-    expected = f"no method '{name}' with a collector; choose from SWA, EMA, FGE, SWAG, PFGE, Snapshot"
+    expected = (
+        f"no method '{name}' with a collector; choose from SWA, EMA, FGE, SWAG, PFGE, Snapshot, Star, Cosine"
+    )
     with pytest.raises(ValueError, match=expected):
         make_collector(name, SETTING)
 

@@ -23,6 +23,7 @@ class Setting:
         average_start: Whether a start point counts in its average; None is the variant's choice.
         clear_momentum: Whether PFGE restarts with a new optimizer.
         ema_decay: The share of the old mean that EMA keeps at each iteration.
+        tail: The share of an annealing, at its end, that Star and Cosine average.
     """
 
     iterations: int
@@ -34,6 +35,7 @@ class Setting:
     average_start: bool | None = None
     clear_momentum: bool = True
     ema_decay: float = 0.999
+    tail: float = 0.1
 
     @property
     def phase(self) -> int:
@@ -49,6 +51,10 @@ class Setting:
     def averages_start(self) -> bool:
         """Whether a start point counts in its average, by choice or by the variant."""
         return self.variant == "paper" if self.average_start is None else self.average_start
+
+    def tail_of(self, annealing: int) -> int:
+        """Return how many of the last iterations of an annealing are averaged, at least one."""
+        return max(round(self.tail * annealing), 1)
 
     def schedule(self) -> Schedule:
         """Return the learning rate of the shared path: it rises and falls once a cycle."""

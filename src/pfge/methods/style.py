@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Mark = Literal["circle", "square", "diamond", "up", "down", "right", "star", "cross", "plus"]
+Mark = Literal[
+    "circle", "square", "diamond", "up", "down", "left", "right", "hexagon", "star", "cross", "plus"
+]
 
 
 @dataclass(frozen=True)

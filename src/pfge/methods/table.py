@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector
+from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Star
 from pfge.collectors.stores import Store
 from pfge.methods.method import Method
 from pfge.methods.setting import Setting
@@ -104,6 +104,33 @@ _ENTRIES = (
         members="period",
         rates_title="a member each annealing",
         style=Style("#b7588a", "#dd8fbb", "right"),
+    ),
+    Method(
+        "Star",
+        description="Every period starts from w0 and is annealed once; the mean of its tail is a member.",
+        source="Sadrtdinov et al., To Stay or Not to Stay in the Pre-train Basin, NeurIPS 2023",
+        path="own",
+        collector=lambda setting, _seed, store: Star(
+            setting.period, tail=setting.tail_of(setting.period), store=store
+        ),
+        schedule=lambda setting: CosineRestarts(setting.period, setting.low, setting.high),
+        members="period",
+        averages=True,
+        rates_title="a member each annealing, from w0",
+        style=Style("#6b4fa0", "#a98fe0", "left"),
+    ),
+    Method(
+        "Cosine",
+        description="One model: the rate is annealed once over all iterations, and the tail is averaged.",
+        source="Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, ICLR 2017",
+        path="own",
+        collector=lambda setting, _seed, store: Star(
+            setting.iterations, tail=setting.tail_of(setting.iterations), store=store
+        ),
+        schedule=lambda setting: CosineRestarts(setting.iterations, setting.low, setting.high),
+        members="one",
+        averages=True,
+        style=Style("#7a7a7a", "#b5b5b5", "hexagon"),
     ),
     Method(
         "MCDropout",

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from pfge import EMA, FGE, CosineRestarts, Ensemble, Trajectory, Weights, follow, load_weights
+from pfge.collectors import Star
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed
@@ -245,3 +246,26 @@ def test_a_loaded_deep_ensemble_predicts(finished: Path, digits: Splits) -> None
     with torch.no_grad():
         expected = model.eval()(inputs).softmax(dim=1)
     torch.testing.assert_close(Ensemble.load(folder, small_conv).predict_members(inputs)[0], expected)
+
+
+@pytest.mark.parametrize(("method", "period"), [("Star", PERIOD), ("Cosine", LENGTH)])
+def test_a_star_and_one_annealing_are_those_run_alone(
+    digits: Splits, tmp_path: Path, method: str, period: int
+) -> None:
+    run(tiny(f'ensemble.methods=["{method}"]', "ensemble.tail=0.5"), tmp_path)
+    collector = Star(period, tail=period // 2)
+    alone = run_alone(digits, w0_of(tmp_path), collector, CosineRestarts(period, LOW, HIGH))  # type: ignore[arg-type]
+    assert len(alone) == LENGTH // period
+    for found, expected in zip(saved(tmp_path, method), alone, strict=True):
+        assert_same_weights(parameters(found), parameters(expected))
+
+
+@pytest.mark.parametrize("step", [12, 18, 25])
+def test_a_star_that_was_stopped_ends_as_if_it_had_not_been(tmp_path: Path, step: int) -> None:
+    """Ten steps find w0, and sixteen are the star's."""
+    experiment = tiny('ensemble.methods=["Star"]', "engine.checkpoint_seconds=0")
+    run(experiment, tmp_path / "whole")
+    with pytest.raises(Stopped), counted_steps(stop_after=step):
+        run(experiment, tmp_path / "stopped")
+    run(experiment, tmp_path / "stopped")
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")

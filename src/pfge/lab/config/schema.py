@@ -108,6 +108,7 @@ class EnsembleSettings:
     average_start: Literal["variant", "yes", "no"] = "variant"
     clear_momentum: bool = True
     ema_decay: float = 0.999
+    tail: float = 0.1  # share of an annealing, at its end, that Star and Cosine average
 
     def setting(self, per_epoch: int) -> Setting:
         """Return the setting in iterations."""
@@ -124,6 +125,7 @@ class EnsembleSettings:
             average_start=average_start,
             clear_momentum=self.clear_momentum,
             ema_decay=self.ema_decay,
+            tail=self.tail,
         )
 
 
@@ -197,6 +199,10 @@ class Experiment:
         if not 0 <= self.ensemble.ema_decay < 1:
             raise ConfigError(
                 f"ensemble.ema_decay must be at least 0 and below 1, got {self.ensemble.ema_decay}"
+            )
+        if not 0 <= self.ensemble.tail <= 1:
+            raise ConfigError(
+                f"ensemble.tail must be a share of an annealing, from 0 to 1, got {self.ensemble.tail}"
             )
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds must be one or more different numbers, got {list(self.seeds)}")

@@ -7,7 +7,10 @@ const MARKS = {
   diamond: (r) => polygon([[0, -1.25], [1.1, 0], [0, 1.25], [-1.1, 0]], r),
   up: (r) => polygon([[0, -1.15], [1.1, 0.85], [-1.1, 0.85]], r),
   down: (r) => polygon([[0, 1.15], [1.1, -0.85], [-1.1, -0.85]], r),
+  left: (r) => polygon([[-1.15, 0], [0.85, 1.1], [0.85, -1.1]], r),
   right: (r) => polygon([[1.15, 0], [-0.85, 1.1], [-0.85, -1.1]], r),
+  hexagon: (r) => polygon([...Array(6).keys()].map((k) => [1.15 * Math.sin((k * Math.PI) / 3),
+    -1.15 * Math.cos((k * Math.PI) / 3)]), r),
   star: (r) => polygon([...Array(10).keys()].map((k) => {
     const size = k % 2 ? 0.6 : 1.4;
     return [size * Math.sin((k * Math.PI) / 5), -size * Math.cos((k * Math.PI) / 5)];
