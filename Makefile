@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[lab,models,figures,export,lightning,transformers,accelerate,peft,dev]'
+		-e '.[lab,mnist1d,models,figures,export,lightning,transformers,accelerate,peft,dev]'
 	@touch $@
 
 demo: $(READY)

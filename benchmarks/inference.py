@@ -62,7 +62,8 @@ def open_run(path: Path) -> tuple[Session, Ensemble]:
 def model_arguments(session: Session) -> tuple[str, int, int]:
     """Return what another process needs to build the model."""
     splits = session.splits
-    return session.experiment.model.name, len(splits.train.class_names), len(splits.normalization.mean)
+    channels = len(splits.normalization_for("this benchmark").mean)
+    return session.experiment.model.name, len(splits.train.class_names), channels
 
 
 def channels_last_model(name: str, classes: int, channels: int) -> nn.Module:

@@ -99,7 +99,7 @@ def test_more_images_than_there_are_are_refused(tmp_path: Path, overrides: list[
 
 
 def test_a_model_that_cannot_take_the_images_is_refused_before_any_work(tmp_path: Path) -> None:
-    message = r"model.name = 'vgg16' must take the images of data.name = 'digits', which are \[1, 8, 8\]: "
+    message = r"model.name = 'vgg16' must take the inputs of data.name = 'digits', which are \[1, 8, 8\]: "
     with pytest.raises(ConfigError, match=message):
         splits_of(tmp_path, "model.name=vgg16")
 
@@ -135,3 +135,9 @@ def test_pictures_have_the_size_that_the_config_asks_for(tmp_path: Path) -> None
     )
     assert isinstance(splits.train, ImageSet)
     assert splits.train.images.shape[1:] == (3, 24, 24)
+
+
+@pytest.mark.parametrize("setting", ["data.crop_padding=1", "data.flip=true"])
+def test_augmentation_of_pictures_is_refused_for_other_data(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(ConfigError, match=r"crop_padding and data.flip are for pictures"):
+        splits_of(tmp_path, "data.name=breast_cancer", "model.name=mlp", setting)

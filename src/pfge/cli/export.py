@@ -61,7 +61,9 @@ def _shape(example: "Tensor") -> str:
     return f"[N, {', '.join(map(str, example.shape[1:]))}]"
 
 
-def _normalization(normalization: "Normalization") -> str:
+def _normalization(normalization: "Normalization | None") -> str:
+    if normalization is None:
+        return "as the data set has them"
     mean, std = (
         "[" + ", ".join(f"{value:.4g}" for value in values) + "]"
         for values in (normalization.mean, normalization.std)

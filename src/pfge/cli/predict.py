@@ -47,11 +47,12 @@ def run(options: argparse.Namespace) -> int:
     if options.top < 1:
         raise ValueError(f"--top must be at least 1, got {options.top}")
     session = open_session_of(options)
+    normalization = session.splits.normalization_for("pfge predict, which reads image files,")
     shape = session.first_inputs(1).shape[1:]
     inputs, paths, unread = [], [], 0
     for path in options.images:
         try:
-            inputs.append(read_picture_inputs(path, session.splits.test, session.splits.normalization, shape))
+            inputs.append(read_picture_inputs(path, session.splits.test, normalization, shape))
             paths.append(path)
         except DataError as error:
             unread += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD
 
 from pfge.ensemble import Ensemble
@@ -74,7 +74,7 @@ class Session:
         model = build_model(
             self.experiment.model.name,
             classes=len(self.splits.train.class_names),
-            channels=len(self.splits.normalization.mean),
+            channels=self.splits.channels,
             **self.experiment.model.options | options,
         )
         return self.engine.place(model)
@@ -103,12 +103,12 @@ class Session:
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]
                 raise ConfigError(
-                    f"model.name = {self.experiment.model.name!r} must take the images of data.name = "
+                    f"model.name = {self.experiment.model.name!r} must take the inputs of data.name = "
                     f"{self.experiment.data.name!r}, which are {list(inputs.shape[1:])}: {reason}"
                 ) from None
 
-    def first_inputs(self, count: int) -> Tensor:
-        """Return the first test images as inputs, [N, C, H, W]."""
+    def first_inputs(self, count: int) -> Any:
+        """Return the first test images as inputs, [N, C, H, W], or what other data has for inputs."""
         chosen = self.splits.test.select(range(min(count, len(self.splits.test))))
         (batch,) = evaluation_batches(
             chosen, self.splits.normalization, batch_size=count, device=self.engine.device
@@ -252,6 +252,11 @@ def _load_splits(settings: DataSettings) -> Splits:
         image_size=settings.image_size or None,
         normalization=Normalization(settings.mean, settings.std) if settings.mean else None,
     )
+    if splits.normalization is None and (settings.crop_padding or settings.flip):
+        raise ConfigError(
+            f"data.crop_padding and data.flip are for pictures, and data.name = {settings.name!r} has none; "
+            "leave them out"
+        )
     train = take(splits.train, settings.train_images, seed, part="training data")
     if not settings.halve_test:
         test = take(splits.test, settings.test_images, seed, part="test data")

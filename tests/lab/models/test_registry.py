@@ -67,6 +67,8 @@ def test_what_is_available_reads_as_patterns() -> None:
     assert available() == (
         "vgg16",
         "small_conv",
+        "conv1d",
+        "mlp",
         "resnetN with N = 6n+2 (resnet20)",
         "preresnetN with N = 9n+2 (preresnet164)",
         "wideresnetD-W with D = 6n+4 (wideresnet28-10)",

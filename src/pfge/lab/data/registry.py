@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.in_memory.tensor_set import TensorSet
 from pfge.lab.data.readers.cifar import load_cifar
 from pfge.lab.data.readers.cifar_files import CIFAR10, CIFAR100, Cifar
 from pfge.lab.data.readers.digits import load_digits
 from pfge.lab.data.readers.idx import FASHION_MNIST, MNIST, IdxData, load_idx
+from pfge.lab.data.readers.mnist1d import load_mnist1d
+from pfge.lab.data.readers.tables import load_breast_cancer, load_diabetes
 from pfge.lab.data.splits import Splits, split
 from pfge.lab.user_functions import import_function
 
@@ -46,7 +49,7 @@ def load_data(
         seed: Decides which images are for validation.
         download: Whether files that are missing may be fetched.
         verify: Whether files must have their published md5.
-        normalization: Replaces the data set's own, for weights trained with another.
+        normalization: Replaces the data set's own, for weights trained with another; for pictures only.
         image_size: Height and width of pictures from folders; 32 in memory and 224 streamed if None.
     """
     folder = named_folder(name)
@@ -61,7 +64,11 @@ def load_data(
         raise DataError(_unknown(name))
     if len(splits.validation) == 0:
         splits = split(splits.train, splits.test, splits.normalization, validation=validation, seed=seed)
-    return splits if normalization is None else replace(splits, normalization=normalization)
+    if normalization is None:
+        return splits
+    if splits.normalization is None:
+        raise DataError(f"data.mean and data.std are for pictures, and {name!r} has none; leave them out")
+    return replace(splits, normalization=normalization)
 
 
 def named_folder(name: str) -> str | None:
@@ -98,6 +105,15 @@ def _idx(data: IdxData, request: _Request) -> Splits:
     return _without_validation(train, test, data.normalization)
 
 
+def _mnist1d(_: _Request) -> Splits:
+    return Splits(*load_mnist1d())
+
+
+def _table(load: Callable[[], tuple[TensorSet, TensorSet]], _: _Request) -> Splits:
+    train, test = load()
+    return Splits(train, train.select([]), test)
+
+
 def _imagenet(request: _Request) -> Splits:
     _require_pillow()
     from pfge.lab.data.pictures.folders import stream_imagenet
@@ -128,6 +144,9 @@ _BUILT_IN: dict[str, _Loader] = {
     "mnist": partial(_idx, MNIST),
     "fashion-mnist": partial(_idx, FASHION_MNIST),
     "imagenet": _imagenet,
+    "mnist1d": _mnist1d,
+    "breast_cancer": partial(_table, load_breast_cancer),
+    "diabetes": partial(_table, load_diabetes),
 }
 _FROM_PATH: dict[str, _Loader] = {"folder": _folder, "stream": _stream}
 

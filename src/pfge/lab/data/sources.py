@@ -1,16 +1,17 @@
 """Batches for training and evaluation, of data in memory or streamed from disk."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from pfge.lab.data.in_memory.augmentation import Augmentation
 from pfge.lab.data.in_memory.batches import EvaluationBatches, TrainingBatches
-from pfge.lab.data.in_memory.image_set import ImageSet, Normalization
+from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
 
-Batch: TypeAlias = tuple[Tensor, Tensor]
+Batch: TypeAlias = tuple[Any, Tensor]
+"""Inputs and targets; inputs are a tensor, or a tuple or a dict of what the model is called with."""
 
 
 class TrainingSource(Protocol):
@@ -33,15 +34,15 @@ class EvaluationSource(Protocol):
 
 
 class Labeled(Protocol):
-    """Items with class labels of which some can be selected."""
+    """Items with targets of which some can be selected."""
 
     @property
     def labels(self) -> Tensor:
-        """The class number of each item, int64 [N]."""
+        """The target of each item; class numbers are int64 [N]."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The name of each class."""
+        """The name of each class; none if the targets are not classes."""
 
     def __len__(self) -> int: ...
 
@@ -50,7 +51,7 @@ class Labeled(Protocol):
 
 
 class StreamedImages(Labeled, Protocol):
-    """Images that do not fit into memory, and therefore make their own batches."""
+    """Images that do not fit into memory, and data of any other kind: they make their own batches."""
 
     @property
     def training_batches(self) -> Callable[..., TrainingSource]:
@@ -68,7 +69,7 @@ DEFAULT_AUGMENTATION = Augmentation()
 
 def training_batches(
     data: Images,
-    normalization: Normalization,
+    normalization: Normalization | None,
     *,
     batch_size: int,
     seed: int,
@@ -81,20 +82,20 @@ def training_batches(
     """Return training batches of any data.
 
     Args:
-        data: Images in memory or streamed.
-        normalization: Turns pixels into inputs.
+        data: Images in memory or streamed, or data of any other kind.
+        normalization: Turns pixels into inputs; None for data of other kinds.
         batch_size: Images in a batch, over all processes.
         seed: Decides order and augmentation.
         augmentation: For images in memory; streamed ones have a random resized crop and a flip.
         share: Which part of every batch is for this process, and the number of parts.
-        workers: Processes that read streamed images.
+        workers: Processes that read data which is not in memory.
         device: Where the batches are to be.
         channels_last: Whether the batches have the channels-last memory format.
     """
     if isinstance(data, ImageSet):
         return TrainingBatches(
             data.to(device),
-            normalization,
+            _required(normalization),
             batch_size=batch_size,
             seed=seed,
             augmentation=augmentation,
@@ -114,7 +115,7 @@ def training_batches(
 
 def evaluation_batches(
     data: Images,
-    normalization: Normalization,
+    normalization: Normalization | None,
     *,
     batch_size: int,
     workers: int = 0,
@@ -124,8 +125,14 @@ def evaluation_batches(
     """Return evaluation batches of any data; the arguments are those of `training_batches`."""
     if isinstance(data, ImageSet):
         return EvaluationBatches(
-            data.to(device), normalization, batch_size=batch_size, channels_last=channels_last
+            data.to(device), _required(normalization), batch_size=batch_size, channels_last=channels_last
         )
     return data.evaluation_batches(
         normalization, batch_size=batch_size, workers=workers, device=device, channels_last=channels_last
     )
+
+
+def _required(normalization: Normalization | None) -> Normalization:
+    if normalization is None:
+        raise DataError("images need a normalization; give the mean and the std of each channel")
+    return normalization

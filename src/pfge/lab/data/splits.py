@@ -20,7 +20,7 @@ class Splits:
     train: Images
     validation: Images
     test: Images
-    normalization: Normalization
+    normalization: Normalization | None = None  # of pictures
 
     def __post_init__(self) -> None:
         for name in ("validation", "test"):
@@ -31,6 +31,17 @@ class Splits:
                     f"got {self.train.class_names} and {part.class_names}"
                 )
 
+    @property
+    def channels(self) -> int | None:
+        """How many channels an image or a signal has, or features a row; None for inputs of other kinds."""
+        return len(self.normalization.mean) if self.normalization else getattr(self.train, "channels", None)
+
+    def normalization_for(self, purpose: str) -> Normalization:
+        """Return the normalization; raise an error that names the purpose if the data is not pictures."""
+        if self.normalization is None:
+            raise DataError(f"{purpose} needs pictures, and this data is of another kind; leave it out")
+        return self.normalization
+
     def for_evaluation(self) -> dict[str, Images]:
         """Return the parts that an ensemble is measured on, by name, without empty ones."""
         parts = {"test": self.test, "validation": self.validation}
@@ -38,14 +49,19 @@ class Splits:
 
 
 def split(
-    full_train: Images, test: Images, normalization: Normalization, *, validation: int | float, seed: int
+    full_train: Images,
+    test: Images,
+    normalization: Normalization | None,
+    *,
+    validation: int | float,
+    seed: int,
 ) -> Splits:
     """Return splits whose validation part is taken out of the training data, class by class.
 
     Args:
         full_train: All training data.
         test: Test data, left as it is.
-        normalization: Turns pixels into inputs.
+        normalization: Turns pixels into inputs; None for data of other kinds.
         validation: The number of validation images (int) or their share of `full_train` (float);
             may be 0.
         seed: Decides which images these are; the same seed always takes the same ones.
@@ -92,9 +108,12 @@ def take(data: AnyLabeled, count: int, seed: int, *, part: str) -> AnyLabeled:
 def stratified(labels: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return `count` indices that keep the proportions of the classes, and all others.
 
-    Both are in ascending order. A class gets its proportional number rounded down; those still
-    missing go to the classes with the largest remainders.
+    Labels that are not one class number for each item are taken for one class. Both are in
+    ascending order. A class gets its proportional number rounded down; those still missing go to
+    the classes with the largest remainders.
     """
+    if labels.ndim != 1 or labels.is_floating_point():
+        labels = torch.zeros(len(labels), dtype=torch.int64)
     labels = labels.cpu()
     chosen = torch.zeros(len(labels), dtype=torch.bool)
     if len(labels) > 0:

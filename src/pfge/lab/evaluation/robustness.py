@@ -37,6 +37,8 @@ def assess(
     names = [*CORRUPTIONS] if "all" in corruptions else [*corruptions]
     for name in names:
         require_corruption(name, STRENGTHS[0])
+    if names:
+        session.splits.normalization_for("corrupting inputs")
     unknown = {name: _load_unknown(session, name) for name in ood}  # errors before any long work
     test = session.splits.test
     known = _pool(session, ensemble, test, "test")

@@ -10,6 +10,8 @@ from functools import partial
 from torch import nn
 
 from pfge.lab.models.cifar_resnet import CifarResNet
+from pfge.lab.models.conv1d import conv1d
+from pfge.lab.models.mlp import mlp
 from pfge.lab.models.preresnet import PreResNet
 from pfge.lab.models.small_conv import small_conv
 from pfge.lab.models.torchvision_models import build_timm, build_torchvision
@@ -28,7 +30,12 @@ class Family:
     build: Callable[..., nn.Module]
 
 
-FIXED: dict[str, Callable[..., nn.Module]] = {"vgg16": VGG16, "small_conv": small_conv}
+FIXED: dict[str, Callable[..., nn.Module]] = {
+    "vgg16": VGG16,
+    "small_conv": small_conv,
+    "conv1d": conv1d,
+    "mlp": mlp,
+}
 PACKAGES = {"torchvision": build_torchvision, "timm": build_timm}
 FAMILIES = (
     Family(r"resnet([1-9]\d*)", 6, 2, CifarResNet),
@@ -51,7 +58,7 @@ def available() -> tuple[str, ...]:
     )
 
 
-def build_model(name: str, *, classes: int, channels: int = 3, **options: object) -> nn.Module:
+def build_model(name: str, *, classes: int, channels: int | None = 3, **options: object) -> nn.Module:
     """Build the model of that name.
 
     A function of your own (`package.module:function`) is called with those of `classes` and `channels`
@@ -60,20 +67,21 @@ def build_model(name: str, *, classes: int, channels: int = 3, **options: object
 
     Args:
         name: One of the forms `available` lists.
-        classes: How many classes the model tells apart.
-        channels: How many channels an image has.
+        classes: How many outputs the model has: one for each class, or what a regression needs.
+        channels: How many channels an image or a signal has, or features a row; None if the inputs have
+            no such number.
         **options: What this model takes besides, such as `dropout` for a WideResNet.
 
     Raises:
         ValueError: The name, a number or an option is not one the model can be built with.
     """
     for quantity, value in (("classes", classes), ("channels", channels)):
-        if value < 1:
+        if value is not None and value < 1:
             raise ValueError(f"{quantity} must be at least 1, got {value}; give the number your data has")
     build = _find(name)
     signature = inspect.signature(build)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-    offered = {"classes": classes, "channels": channels}
+    offered = {"classes": classes} | ({} if channels is None else {"channels": channels})
     taken = {key: value for key, value in offered.items() if takes_any or key in signature.parameters}
     try:
         signature.bind(**taken, **options)
