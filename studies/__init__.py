@@ -1,0 +1,1 @@
+"""Comparisons whose plan was written down before they were run."""
