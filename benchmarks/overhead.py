@@ -1,10 +1,14 @@
-"""What PFGE costs beside a bare training loop: time at c = 10, and peak extra memory.
+"""What collecting costs beside a bare training loop: time, and peak extra memory.
 
     python -m benchmarks.overhead [--quick]
 
 Time: both loops train the same network on the same batches, in alternating blocks of one run; the ratio
 is the median over pairs of blocks. Memory: each loop runs in a process of its own, with members going to
 disk; the difference of their peak resident sizes is given in copies of the weights.
+
+Share: the CPU time of the calls that a tool adds to a loop, as a share of that of forward, backward and
+step, on one thread. EMA at every step is compared with timm's ModelEmaV3 and torch's AveragedModel,
+and PFGE with c = 10 is compared with an AveragedModel that is updated at every tenth step.
 """
 
 import argparse
@@ -15,18 +19,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from statistics import median
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
-from pfge import PFGE, Trajectory, Triangular
+from pfge import EMA, PFGE, Collector, Trajectory, Triangular
 from pfge.lab.models import build_model
 
 CYCLE = 10
 PERIOD = 50
 BLOCK = PERIOD
+DECAY = 0.999
 
 
 def make_loop(batches: list[tuple[Tensor, Tensor]], model: nn.Module, *, collect: bool) -> Callable[[], None]:
@@ -72,6 +81,81 @@ def measure_time(name: str, channels: int, size: int, batch: int, pairs: int) ->
     return median(ratios)
 
 
+def load_timm_ema() -> Callable[..., Any] | None:
+    """Return timm's ModelEmaV3, or None without timm; its file alone, as the package needs torchvision."""
+    if (package := find_spec("timm")) is None or not package.submodule_search_locations:
+        return None
+    file = Path(package.submodule_search_locations[0]) / "utils" / "model_ema.py"
+    spec = spec_from_file_location("timm_model_ema", file)
+    if spec is None or spec.loader is None:
+        return None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return cast(Callable[..., Any], module.ModelEmaV3)
+
+
+def make_averagers(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Callable[[int], None]]:
+    """Return what each tool does after the step of an iteration."""
+    by_ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
+    by_swa = AveragedModel(model, multi_avg_fn=get_swa_multi_avg_fn())
+
+    def every_cycle(iteration: int) -> None:
+        if iteration % CYCLE == 0:
+            by_swa.update_parameters(model)
+
+    def follow(collector: Collector) -> Callable[[int], None]:
+        trajectory = Trajectory(model, optimizer, None, [collector])
+        trajectory.before_update()
+
+        def update(iteration: int) -> None:  # noqa: ARG001
+            trajectory.after_update()
+            trajectory.before_update()  # of the next iteration
+
+        return update
+
+    averagers = {
+        "EMA": follow(EMA(DECAY)),
+        "AveragedModel, EMA": lambda _: by_ema.update_parameters(model),
+        "PFGE": follow(PFGE(CYCLE, PERIOD)),
+        "AveragedModel": every_cycle,
+    }
+    if timm_ema := load_timm_ema():
+        timm_average = timm_ema(model, decay=DECAY)
+        averagers["ModelEmaV3"] = lambda _: timm_average.update(model)
+    return averagers
+
+
+def measure_shares(name: str, batch: int, blocks: int) -> dict[str, float]:
+    """Return the CPU time of each tool's calls as a share of forward, backward and step.
+
+    All tools follow one training. Each is called after every step, in an order that changes, so that what
+    else the machine does meets all of them alike. A share is the median over blocks of a whole period.
+    """
+    torch.manual_seed(0)
+    model = build_model(name, classes=10, channels=3).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+    averagers = list(make_averagers(model, optimizer).items())
+    inputs, labels = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+    shares: dict[str, list[float]] = {name: [] for name, _ in averagers}
+    for block in range(blocks):
+        step_time = 0.0
+        times = dict.fromkeys(shares, 0.0)
+        for iteration in range(block * PERIOD + 1, (block + 1) * PERIOD + 1):
+            start = time.process_time()
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            step_time += time.process_time() - start
+            averagers = [*averagers[1:], averagers[0]]
+            for tool, average in averagers:
+                start = time.process_time()
+                average(iteration)
+                times[tool] += time.process_time() - start
+        for tool, seconds in times.items():
+            shares[tool].append(seconds / step_time)
+    return {tool: median(values) for tool, values in shares.items()}
+
+
 def peak_memory_of_one_loop(collect: bool) -> None:
     """Print the peak resident bytes of training a wide network; runs in a process of its own."""
     torch.manual_seed(0)
@@ -111,20 +195,25 @@ def main() -> None:
     if options.memory_of:
         peak_memory_of_one_loop(options.memory_of == "1")
         return
-    pairs = 21 if options.quick else 151
+    pairs = 7 if options.quick else 151
     small = measure_time("small_conv", 1, 8, 50, pairs)
-    large = measure_time("small_conv", 3, 32, 64, 5 if options.quick else 41)
+    large = measure_time("small_conv", 3, 32, 64, 1 if options.quick else 41)
     copies = measure_memory()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, c = {CYCLE}, P = {PERIOD}\n")
     print(f"{'measured':<58}{'value':>8}{'at most':>9}")
     print(f"{'time of a step, 8x8 images, batch 50 (PFGE / bare)':<58}{small:>8.3f}{1.02:>9}")
     print(f"{'time of a step, 32x32 images, batch 64 (PFGE / bare)':<58}{large:>8.3f}{1.02:>9}")
     print(f"{'peak extra memory, in copies of the weights':<58}{copies:>8.2f}{2:>9}")
-    print(
-        json.dumps(
-            {"time_8x8": round(small, 4), "time_32x32": round(large, 4), "memory_copies": round(copies, 3)}
-        )
-    )
+    torch.set_num_threads(1)
+    found = {"time_8x8": round(small, 4), "time_32x32": round(large, 4), "memory_copies": round(copies, 3)}
+    shares = {}
+    for name, batch in (("resnet20", 32), ("preresnet164", 4)):
+        shares[name] = measure_shares(name, batch, 1 if options.quick else 9)
+        print(f"\nCPU time of the calls in % of a step: {name}, 32x32 images, batch {batch}, 1 thread")
+        for tool, share in shares[name].items():
+            print(f"{tool:<66}{100 * share:>11.3f}")
+        shares[name] = {tool: round(share, 6) for tool, share in shares[name].items()}
+    print(json.dumps({**found, "cpu_shares": shares}))
 
 
 if __name__ == "__main__":

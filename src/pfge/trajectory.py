@@ -11,7 +11,15 @@ from torch.optim import Optimizer
 from pfge.collectors.base import Collector, Restart
 from pfge.forward import repeat_batches
 from pfge.schedules import Schedule
-from pfge.weights import Weights, buffer_names, in_memory_order_of, load_weights, view_weights
+from pfge.weights import (
+    LiveWeights,
+    Weights,
+    buffer_names,
+    copy_into,
+    in_memory_order_of,
+    load_weights,
+    view_weights,
+)
 
 Batch = TypeVar("Batch")
 
@@ -76,6 +84,7 @@ class Trajectory:
         self.collectors = tuple(collectors)
         self.iteration = 0
         self._rate_ratios = _rate_ratios(optimizer)
+        self._live = LiveWeights(model)
         self._begun = False
         self._stepped = False
         self._updates_without_step: int | None = 0  # None once there was a step
@@ -111,7 +120,7 @@ class Trajectory:
         due = [collector for collector in self.collectors if collector.due(self.iteration)]
         if not due:
             return
-        weights = view_weights(self.model)
+        weights = self._live.view()
         # All look at the path as it was before any of them bends it.
         for restart in [collector.observe(self.iteration, weights) for collector in due]:
             if restart is not None:
@@ -169,7 +178,7 @@ class Trajectory:
                     kept[key] = in_memory_order_of(parameter, value)
 
     def _restart(self, restart: Restart) -> None:
-        load_weights(self.model, restart.weights)
+        copy_into(self._live.view(), restart.weights)
         if restart.clear_momentum:
             for parameter in self.model.parameters():
                 self.optimizer.state.pop(parameter, None)

@@ -11,8 +11,12 @@ Example:
     {'weight': (2, 3), 'bias': (2,)}
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
+from itertools import chain
 from math import hypot
+from operator import is_
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +37,7 @@ Weights = dict[str, Tensor]
 """Parameters and persistent buffers, by canonical name; a tensor with two names appears once."""
 
 _COMPILED = "_orig_mod"  # where torch.compile keeps the module it wraps
+_SHORT = 4096  # the most entries of a vector that is copied to be summed with others
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -61,6 +66,46 @@ def view_weights(model: nn.Module) -> Weights:
         [[3.0], [3.0]]
     """
     return {name: tensor.detach() for name, tensor, _ in _named_tensors(model)}
+
+
+class LiveWeights:
+    """The live tensors of one model, as `view_weights` returns them, many times.
+
+    The modules are walked once, and again when a module, a parameter or a buffer was added, removed or
+    replaced. A view is always of the tensors that the model has now.
+
+    Args:
+        model: DDP, DataParallel and torch.compile wrappers are looked through.
+    """
+
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self._walk()
+
+    def view(self) -> Weights:
+        """Return the live tensors: writing to them changes the model."""
+        if not self._is_current():
+            self._walk()
+        return {name: tensor.detach() for name, tensor in self._named}
+
+    def _walk(self) -> None:
+        self._module = unwrap(self._model)
+        self._named = [(name, tensor) for name, tensor, _ in _named_tensors(self._module)]
+        self._tables: list[dict[str, Any]] = [
+            table
+            for module in self._module.modules()
+            for table in (module._modules, module._parameters, module._buffers)
+        ]
+        self._entries = self._list_entries()
+
+    def _is_current(self) -> bool:
+        # Kept entries are alive, so that no other object can have their identity.
+        entries = self._list_entries()
+        same = len(entries) == len(self._entries) and all(map(is_, entries, self._entries))
+        return same and unwrap(self._model) is self._module
+
+    def _list_entries(self) -> list[Any]:
+        return list(chain.from_iterable(table.values() for table in self._tables))
 
 
 def buffer_names(model: nn.Module) -> frozenset[str]:
@@ -104,8 +149,11 @@ def copy_weights(weights: Weights, device: torch.device | str | None = None) -> 
         [[1.0]]
     """
     # contiguous_format: members are written to disk as they are, and a file has one layout.
+    kept = None if device is None else torch.device(device)
     return {
-        name: tensor.detach().to(device=device or tensor.device, copy=True).contiguous()
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        if kept is None or tensor.device == kept
+        else tensor.detach().to(kept, copy=True).contiguous()
         for name, tensor in weights.items()
     }
 
@@ -132,11 +180,22 @@ def load_weights(model: nn.Module, weights: Weights) -> None:
         >>> model.weight.tolist()
         [[0.5, 0.5]]
     """
-    live = view_weights(model)
+    copy_into(view_weights(model), weights)
+
+
+@torch.no_grad()
+def copy_into(live: Weights, weights: Weights) -> None:
+    """Copy weights into a model's live tensors, after checking that every name and shape fits."""
     require_same_layout(live, weights, "the model", "the weights")
-    with torch.no_grad():
-        for name, tensor in live.items():
-            tensor.copy_(weights[name])
+    _copy_each(list(live.values()), [weights[name] for name in live])
+
+
+def _copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
+    if targets and all(type(target) is Tensor for target in targets):
+        torch._foreach_copy_(targets, sources)
+    else:  # sharded tensors have no such function
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source)
 
 
 def accumulator(weights: Weights) -> Weights:
@@ -176,12 +235,31 @@ def average_into(mean: Weights, new: Weights, count: int, copied: Collection[str
 @torch.no_grad()
 def move_towards(mean: Weights, new: Weights, fraction: float, copied: Collection[str] = ()) -> None:
     """Move a point a fraction of the way to another, in place; see `average_into` for what is copied."""
+    lerped, latest = _Groups(), _Groups()
     for name, tensor in new.items():
-        mean[name] = in_memory_order_of(tensor, mean[name])
-        if is_averaged(tensor) and name not in copied:
-            mean[name].lerp_(tensor.detach().to(mean[name].dtype), fraction)
-        else:
-            mean[name].copy_(tensor)
+        kept = mean[name]
+        if kept.stride() != tensor.stride() or kept.device != tensor.device:
+            mean[name] = kept = in_memory_order_of(tensor, kept)
+        averaged = is_averaged(tensor) and name not in copied
+        if averaged and tensor.dtype != kept.dtype:
+            # One at a time: together, wider copies would take the memory of another mean.
+            kept.lerp_(tensor.to(kept.dtype), fraction)
+            continue
+        group = (lerped if averaged else latest)[tensor.dtype, tensor.device]
+        group[0].append(kept)
+        group[1].append(tensor)
+    for means, tensors in lerped.values():
+        torch._foreach_lerp_(means, tensors, fraction)
+    for means, tensors in latest.values():
+        _copy_each(means, tensors)
+
+
+class _Groups(dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]]):
+    """Pairs of tensors by type and device, as torch's fast foreach functions need them."""
+
+    def __missing__(self, key: tuple[torch.dtype, torch.device]) -> tuple[list[Tensor], list[Tensor]]:
+        self[key] = ([], [])
+        return self[key]
 
 
 def in_memory_order_of(like: Tensor, tensor: Tensor) -> Tensor:
@@ -263,17 +341,28 @@ def is_averaged(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+@torch.no_grad()
 def find_non_finite(weights: Weights) -> str | None:
     """Return the name of the first tensor that holds NaN or infinity, or None."""
-    named = {name: tensor.detach() for name, tensor in weights.items() if is_averaged(tensor)}
-    if not named:
+    # One NaN or infinity makes a sum NaN or infinite, so finite sums settle it, without a temporary copy of
+    # large tensors and with one wait for the device. A sum may also overflow: then each entry is looked at.
+    sums: list[Tensor] = []
+    short: defaultdict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
+    for tensor in weights.values():
+        if not is_averaged(tensor):
+            continue
+        if tensor.dim() == 1 and tensor.numel() <= _SHORT and type(tensor) is Tensor:
+            short[tensor.dtype, tensor.device].append(tensor)
+        else:
+            sums.append(tensor.sum())
+    for (dtype, _), tensors in short.items():  # many, as those of BatchNorm: one sum is faster
+        sums.append(torch.cat(tensors).sum(dtype=torch.promote_types(dtype, torch.float32)))
+    if not sums:
         return None
-    # One NaN or infinity makes a sum NaN or infinite, so finite sums settle it, without a temporary copy
-    # and with one wait for the device. A sum may also overflow: then each entry is looked at.
-    sums = [tensor.sum() for tensor in named.values()]
     if torch.stack([total.to(sums[0].device) for total in sums]).isfinite().all():
         return None
-    return next((name for name, tensor in named.items() if not tensor.isfinite().all()), None)
+    averaged = ((name, tensor) for name, tensor in weights.items() if is_averaged(tensor))
+    return next((name for name, tensor in averaged if not tensor.isfinite().all()), None)
 
 
 def require_same_layout(first: Weights, second: Weights, first_name: str, second_name: str) -> None:

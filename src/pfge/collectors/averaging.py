@@ -56,7 +56,8 @@ class RunningMean:
     def restart(self, *, counted: bool) -> None:
         """Forget what was averaged, and start from the mean as `weights` gives it."""
         for name, tensor in self._mean.items():
-            tensor.copy_(tensor.to(self._types[name]))  # the trajectory goes on from the rounded mean
+            if tensor.dtype != self._types[name]:  # the trajectory goes on from the rounded mean
+                tensor.copy_(tensor.to(self._types[name]))
         self.count = int(counted)
 
     def wide(self) -> Weights:
@@ -65,7 +66,8 @@ class RunningMean:
 
     def weights(self) -> Weights:
         """Return the mean in the weights' own types; it may share memory with this object."""
-        return {name: tensor.to(self._types[name]) for name, tensor in self._mean.items()}
+        types = self._types
+        return {n: t if t.dtype == types[n] else t.to(types[n]) for n, t in self._mean.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that resuming needs."""
