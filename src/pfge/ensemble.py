@@ -1,5 +1,6 @@
 """Members as one predictor: their predictions pooled as the task says, calibrated if it was asked for."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,12 @@ class Ensemble:
             >>> pfge.Ensemble.from_collector(collector, make_model, model="tiny")
             Ensemble(<members: 2>, <tiny>, method='FGE(cycle=2, phase=0)', iterations=[2, 4])
         """
+        if unfinished := collector.unfinished():
+            warnings.warn(
+                f"{collector} has {unfinished}; they are in no member, and collector.mean_so_far() "
+                "has their mean",
+                stacklevel=2,
+            )
         return cls(
             collector.members(),
             build_model,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pfge.collectors.applied import require_own_weights
 from pfge.collectors.base import Collector, Restart
 from pfge.forward import repeat_batches
 from pfge.schedules import Schedule
@@ -98,6 +99,7 @@ class Trajectory:
 
     def before_update(self) -> None:
         """Set the learning rate of the coming iteration."""
+        require_own_weights(self.model)
         if not self._begun:
             weights, buffers = view_weights(self.model), buffer_names(self.model)
             for collector in self.collectors:
@@ -135,6 +137,8 @@ class Trajectory:
         Args:
             training: Whether weights and optimizer are included; False where a trainer restores them.
         """
+        if training:
+            require_own_weights(self.model)
         state = {
             "iteration": self.iteration,
             "begun": self._begun,

@@ -1,11 +1,15 @@
 """What a collector is: something that watches a trajectory and keeps weights."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, ClassVar, final
 
+from torch import nn
+
+from pfge.collectors.applied import apply_weights
 from pfge.weights import Weights, describe_weights, find_non_finite
 
 
@@ -152,6 +156,61 @@ class Collector(ABC):
     @abstractmethod
     def iterations(self) -> Sequence[int | None]:
         """The iteration of each member so far; None where it belongs to no single one."""
+
+    def mean_so_far(self) -> Weights:
+        """Return the weights that stand for what was collected so far: by default the newest member.
+
+        A collector that averages returns its mean, also in the middle of a period.
+
+        Raises:
+            ValueError: Nothing was collected yet.
+        """
+        members = self.members()
+        if not len(members):
+            raise ValueError(f"{self} has collected nothing yet; train on until an iteration that is due")
+        return members[-1]
+
+    def applied(
+        self,
+        model: nn.Module,
+        batches: Iterable[Any] | None = None,
+        *,
+        forward: Callable[[nn.Module, Any], Any] | None = None,
+    ) -> AbstractContextManager[None]:
+        """Put `mean_so_far` into a model for the duration of a `with` block, to validate or save it.
+
+        At the end, or if anything raises, the model has its own weights, buffers and modes again, and the
+        random state is what it was, so training goes on as if nothing had happened. It needs two
+        copies of the weights meanwhile.
+
+        Args:
+            model: The model in training; its wrappers are looked through.
+            batches: Training data, over which BatchNorm statistics are computed first. If None they are
+                those of the latest weights that were collected.
+            forward: As in `refresh_batch_norm`.
+
+        Raises:
+            ValueError: Nothing was collected yet.
+            RuntimeError: The model is in such a block already, or is updated in it.
+
+        Example:
+            >>> import torch, pfge
+            >>> model = torch.nn.Linear(1, 1, bias=False)
+            >>> _ = torch.nn.init.constant_(model.weight, 4.0)
+            >>> collector = pfge.SWA(cycle=1)
+            >>> collector.begin({"weight": torch.zeros(1, 1)})
+            >>> collector.observe(1, {"weight": model.weight})
+            >>> with collector.applied(model):
+            ...     model.weight.item()
+            2.0
+            >>> model.weight.item()
+            4.0
+        """
+        return apply_weights(model, self.mean_so_far(), batches, forward)
+
+    def unfinished(self) -> str | None:
+        """Return what was collected for a member that is not made yet, for a message; None if nothing was."""
+        return None
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, Restart, require_cycle
 from pfge.collectors.stores import Store, open_store
-from pfge.weights import Weights
+from pfge.weights import Weights, copy_weights
 
 
 class PFGE(Collector):
@@ -118,6 +118,26 @@ class PFGE(Collector):
         """Return the members so far, oldest first."""
         return self._store.members()
 
+    def mean_so_far(self) -> Weights:
+        """Return the mean of the period that is under way, or the newest member where one begins.
+
+        Raises:
+            ValueError: Nothing was averaged yet, so that the mean would be the start point.
+        """
+        if self._mean is None or not self._points():
+            return super().mean_so_far()
+        return copy_weights(self._mean.weights(), "cpu")
+
+    def unfinished(self) -> str | None:
+        """Return how much of the next member there is."""
+        if not (points := self._points()):
+            return None
+        return f"{points} of the {len(self._averaged())} points of its next member"
+
+    def _points(self) -> int:
+        """Return how many points were averaged since the last restart."""
+        return self._mean.count - self.average_start if self._mean else 0
+
     @property
     def iterations(self) -> Sequence[int | None]:
         """The iteration of each member so far."""
@@ -136,10 +156,14 @@ class PFGE(Collector):
         self._store.load_state_dict(state["members"])
         self._mean = state["mean"] and RunningMean.from_state(state["mean"])
 
+    def _averaged(self) -> list[int]:
+        """Return the iterations of a period that are averaged."""
+        return [j for j in range(1, self.period + 1) if j % self.cycle == self.phase]
+
     def _require_period(self) -> None:
         if self.period < 1:
             raise ValueError(f"period must be at least 1 iteration, got {self.period}")
-        averaged = [j for j in range(1, self.period + 1) if j % self.cycle == self.phase]
+        averaged = self._averaged()
         if not averaged:
             raise ValueError(
                 f"period must reach the first averaged point, at {self.phase or self.cycle} iterations "

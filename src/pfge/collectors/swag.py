@@ -115,6 +115,16 @@ class SWAG(Collector):
             raise ValueError(f"{self} needs 2 points or more to sample from, has {points}; train on")
         return LazyMembers(self.samples, self._sample)
 
+    def mean_so_far(self) -> Weights:
+        """Return the mean of the Gaussian.
+
+        Raises:
+            ValueError: There is no point yet.
+        """
+        if self._mean is None or not self._mean.count:
+            raise ValueError(f"{self} has collected nothing yet; train on until an iteration that is due")
+        return copy_weights(self._mean.weights(), "cpu")
+
     def _sample(self, index: int) -> Weights:
         if self._mean is None:
             raise RuntimeError(f"{self} must begin before it is sampled")
