@@ -93,6 +93,21 @@ class Star(Collector):
         """Return the members so far, oldest first."""
         return self._store.members()
 
+    def mean_so_far(self) -> Weights:
+        """Return the mean of the tail that is under way, or the newest member outside of a tail.
+
+        Raises:
+            ValueError: There is neither.
+        """
+        if self._mean is None or not self._mean.count:
+            return super().mean_so_far()
+        return copy_weights(self._mean.weights(), "cpu")
+
+    def unfinished(self) -> str | None:
+        """Return how much of the next member there is."""
+        points = self._mean.count if self._mean else 0
+        return f"{points} of the {self.tail} points of its next member" if points else None
+
     @property
     def iterations(self) -> Sequence[int | None]:
         """The iteration of each member so far."""
