@@ -26,6 +26,8 @@ WITHOUT_THE_CONFIG_OF_A_RUN = {
     "pretrain": _SAME_RUN,
     "table": ["."],
     "report": ["."],
+    "average": ["seed-1/w0.safetensors", "--out", "mean.safetensors"],
+    "pool": ["seed-1/w0.safetensors", "--out", "pool"],
 }
 READING = READING_ENSEMBLES | READING_RUNS
 ALL = READING | WITHOUT_THE_CONFIG_OF_A_RUN

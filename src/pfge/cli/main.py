@@ -9,6 +9,7 @@ from typing import TextIO
 
 import pfge
 from pfge.cli import (
+    average,
     cascade,
     compare,
     compress,
@@ -19,6 +20,7 @@ from pfge.cli import (
     formats,
     landscape,
     plan,
+    pool,
     predict,
     pretrain,
     report,
@@ -41,6 +43,8 @@ COMMANDS = (
     formats,
     export,
     predict,
+    average,
+    pool,
 )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pfge.storage.files import StorageError, read_tensors
 from pfge.weights import Weights, load_weights, view_weights
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".th")
+SUFFIXES = (".safetensors", ".pt", ".pth", ".th", ".ckpt", ".bin")
 WRAPPED_UNDER = ("state_dict", "model")
 
 

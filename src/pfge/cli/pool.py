@@ -1,0 +1,41 @@
+"""`pfge pool`: make an ensemble out of checkpoints."""
+
+import argparse
+
+from pfge.cli.checkpoint_arguments import add_checkpoint_arguments, in_words, open_session_for
+
+HELP = "make an ensemble out of checkpoints that lie on disk"
+DESCRIPTION = (
+    "Write an ensemble folder whose members are checkpoints; Ensemble.load and the other commands open it. "
+    "With --config, also measure the members and the ensemble on validation data. One checkpoint is in "
+    "memory at a time."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_checkpoint_arguments(parser, out="the folder of the ensemble")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the ensemble and print what it is worth."""
+    from pfge.ensemble import Ensemble
+    from pfge.lab.evaluation.evaluate import evaluate_on
+    from pfge.lab.experiments.checkpoints import checkpoint_members, pooled_checkpoints
+    from pfge.packed.saved_ensemble import SavedEnsemble
+
+    paths = options.checkpoints
+    if session := open_session_for(options):
+        ensemble: Ensemble = pooled_checkpoints(session, paths)
+        ensemble.save(options.out)
+    else:
+        members = checkpoint_members(paths)
+        SavedEnsemble(members, f"{len(paths)} checkpoints", None, [None] * len(paths)).write(options.out)
+    print(f"{options.out}: an ensemble of {len(paths)} checkpoints")
+    if session:
+        data = session.validation_for("measuring an ensemble")
+        found = evaluate_on(session, ensemble, data, "on validation")
+        for path, metrics in zip(paths, found.members, strict=True):
+            print(f"  {path}: {in_words(session.task, metrics)}")
+        print(f"  together: {in_words(session.task, found.pooled.metrics)}")
+    return 0

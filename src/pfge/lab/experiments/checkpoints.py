@@ -1,0 +1,145 @@
+"""Make one averaged model, or an ensemble, of checkpoints that lie on disk."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pfge.ensemble import Ensemble
+from pfge.lab.data import take
+from pfge.lab.evaluation.evaluate import evaluate_on
+from pfge.lab.session import Session
+from pfge.lab.training.checkpoint_files import (
+    average_checkpoints,
+    read_checkpoint,
+    require_like_first,
+)
+from pfge.storage.lazy_members import LazyMembers
+from pfge.weights import Weights, interpolate
+
+IMAGES = 2000
+"""Training examples that losses between two checkpoints are measured on."""
+HIGH_BARRIER = 0.5
+"""From this rise of the training loss half-way, relative to the ends, two checkpoints lie apart."""
+SEED = 0  # of the batches that BatchNorm is refreshed with
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """The training loss between two checkpoints.
+
+    Attributes:
+        first: One of them.
+        second: The other.
+        ends: The mean of their losses.
+        middle: The loss half-way, with BatchNorm statistics of that point.
+    """
+
+    first: Path
+    second: Path
+    ends: float
+    middle: float
+
+    @property
+    def is_high(self) -> bool:
+        """Whether the two do not lie in one valley, so that their mean is worse than they are."""
+        return self.middle > (1 + HIGH_BARRIER) * self.ends + 0.05
+
+
+@dataclass(frozen=True)
+class Average:
+    """An averaged model.
+
+    Attributes:
+        weights: Its weights.
+        used: The checkpoints in it, in the order in which they were taken.
+        metrics: On validation data.
+        each: Those of each checkpoint that was given.
+        barriers: Between adjacent checkpoints.
+    """
+
+    weights: Weights
+    used: Sequence[Path]
+    metrics: Mapping[str, float]
+    each: Sequence[Mapping[str, float]]
+    barriers: Sequence[Barrier]
+
+
+def average_with_data(session: Session, paths: Sequence[Path], *, greedy: bool = False) -> Average:
+    """Average checkpoints, refresh BatchNorm, and measure what that does.
+
+    Args:
+        session: The data and the model.
+        paths: The checkpoints.
+        greedy: Take them in the order of their validation NLL, and keep only those that lower it (a greedy
+            soup: Wortsman et al., "Model soups", ICML 2022).
+    """
+    ensemble = pooled_checkpoints(session, paths)
+    data = session.validation_for("measuring checkpoints")
+    each = evaluate_on(session, ensemble, data, "each checkpoint").members
+    barriers = find_barriers(session, ensemble, paths)
+    if greedy:
+        return _average_greedily(session, paths, each, barriers)
+    mean = _refreshed(session, paths)
+    return Average(mean.members[0], paths, _measure(session, mean), each, barriers)
+
+
+def pooled_checkpoints(session: Session, paths: Sequence[Path]) -> Ensemble:
+    """Return the checkpoints as an ensemble; each has the BatchNorm statistics of its own training."""
+    return session.make_ensemble(checkpoint_members(paths), method=f"{len(paths)} checkpoints")
+
+
+def checkpoint_members(paths: Sequence[Path]) -> LazyMembers:
+    """Return the weights of checkpoints, each read when it is asked for.
+
+    Raises:
+        StorageError: One differs from the first in a name or shape, when it is read.
+    """
+    first = {name: tensor.to("meta") for name, tensor in read_checkpoint(paths[0]).items()}
+
+    def read(index: int) -> Weights:
+        weights = read_checkpoint(paths[index])
+        require_like_first(first, weights, paths[0], paths[index])
+        return weights
+
+    return LazyMembers(len(paths), read)
+
+
+def find_barriers(session: Session, ensemble: Ensemble, paths: Sequence[Path]) -> list[Barrier]:
+    """Return the training loss between adjacent checkpoints."""
+    train = session.splits.train
+    train = take(train, min(IMAGES, len(train)), SEED, part="training data")
+    ends = [m["nll"] for m in evaluate_on(session, ensemble, train, "training loss").members]
+    middles = LazyMembers(
+        len(paths) - 1, lambda i: interpolate(ensemble.members[i], ensemble.members[i + 1], 0.5)
+    )
+    if not len(middles):
+        return []
+    fresh = session.refresh_batch_norm(session.make_ensemble(middles), SEED, "BatchNorm half-way")
+    losses = [m["nll"] for m in evaluate_on(session, fresh, train, "half-way").members]
+    return [
+        Barrier(paths[i], paths[i + 1], (ends[i] + ends[i + 1]) / 2, loss) for i, loss in enumerate(losses)
+    ]
+
+
+def _average_greedily(
+    session: Session, paths: Sequence[Path], each: Sequence[Mapping[str, float]], barriers: Sequence[Barrier]
+) -> Average:
+    order = sorted(range(len(paths)), key=lambda index: each[index]["nll"])
+    used = [paths[order[0]]]
+    # The best one as it is, with the BatchNorm statistics of its own training.
+    best, metrics = session.make_ensemble([read_checkpoint(used[0])]), each[order[0]]
+    for index in order[1:]:
+        candidate = _refreshed(session, [*used, paths[index]])
+        found = _measure(session, candidate)
+        if found["nll"] < metrics["nll"]:
+            used, best, metrics = [*used, paths[index]], candidate, found
+    return Average(best.members[0], used, metrics, each, barriers)
+
+
+def _refreshed(session: Session, paths: Sequence[Path]) -> Ensemble:
+    mean = session.make_ensemble([average_checkpoints(paths)])
+    return session.refresh_batch_norm(mean, SEED, f"BatchNorm of the mean of {len(paths)}")
+
+
+def _measure(session: Session, ensemble: Ensemble) -> dict[str, float]:
+    return evaluate_on(session, ensemble, session.splits.validation, "mean on validation").members[0]

@@ -1,0 +1,115 @@
+"""`pfge average` and `pfge pool` on the members of a small run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pfge import Ensemble
+from pfge.cli.main import main
+from pfge.lab.models import build_model
+from pfge.storage.files import read_tensors
+from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
+from tests.lab.tiny import run, tiny
+
+DATA = ["--set", "data.name=digits", "--set", "data.validation=200", "--set", "model.name=small_conv"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run(tiny("ensemble.methods=['PFGE']", "data.validation=200", "seeds=[1,2]", "pretrain.epochs=4"), folder)
+    return folder
+
+
+@pytest.fixture
+def checkpoints(folder: Path) -> list[str]:
+    members = (folder / "seed-1" / "ensembles" / "PFGE").glob("member-*.safetensors")
+    return [str(file) for file in sorted(members)]
+
+
+def make_net() -> torch.nn.Module:
+    return build_model("small_conv", classes=10, channels=1)
+
+
+def test_the_mean_without_data_is_the_mean(checkpoints: list[str], tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "new" / "mean.safetensors"
+    assert main(["average", *checkpoints, "--out", str(out)]) == 0
+    members = [read_tensors(Path(file))[0] for file in checkpoints]
+    for name, tensor in read_tensors(out)[0].items():
+        if tensor.is_floating_point():
+            expected = torch.stack([member[name].double() for member in members]).mean(0)
+            torch.testing.assert_close(tensor.double(), expected, rtol=0, atol=1e-6)
+    assert "whose statistics were averaged too; give --config" in capsys.readouterr().out
+
+
+def test_with_data_the_mean_is_measured_and_has_statistics_of_its_own(
+    checkpoints: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    out = tmp_path / "mean.safetensors"
+    assert main(["average", *checkpoints, "--out", str(out), *DATA]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("accuracy") == len(checkpoints) + 1
+    assert "do not lie in one valley" not in printed
+    plain = tmp_path / "plain.safetensors"
+    main(["average", *checkpoints, "--out", str(plain)])
+    with_data, without = read_tensors(out)[0], read_tensors(plain)[0]
+    name = next(name for name in with_data if name.endswith("running_mean"))
+    assert not torch.equal(with_data[name], without[name])
+    assert torch.equal(
+        with_data[name.replace("running_mean", "weight")], without[name.replace("running_mean", "weight")]
+    )
+
+
+def test_models_of_other_starts_are_said_not_to_lie_in_one_valley(
+    folder: Path, checkpoints: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    other = str(folder / "seed-2" / "w0.safetensors")
+    out = tmp_path / "mean.safetensors"
+    assert main(["average", *checkpoints[:2], other, "--out", str(out), *DATA]) == 0
+    printed = capsys.readouterr().out
+    assert f"{checkpoints[1]} and {other} do not lie in one valley" in printed
+    assert f"{checkpoints[0]} and" not in printed
+
+
+def test_a_greedy_mean_leaves_out_what_does_not_help(
+    folder: Path, checkpoints: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    other = str(folder / "seed-2" / "w0.safetensors")
+    out = tmp_path / "mean.safetensors"
+    assert main(["average", other, *checkpoints, "--out", str(out), "--greedy", *DATA]) == 0
+    printed = capsys.readouterr().out
+    values = [float(line.split("NLL ")[1].split(",")[0]) for line in printed.splitlines() if "NLL" in line]
+    assert values[-1] <= min(values[:-1])
+    assert "(left out)" in next(line for line in printed.splitlines() if line.startswith(f"  {other}"))
+
+
+def test_a_pool_is_an_ensemble_of_the_checkpoints(
+    checkpoints: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    out = tmp_path / "pool"
+    assert main(["pool", *checkpoints, "--out", str(out)]) == 0
+    ensemble = Ensemble.load(out, make_net)
+    x = torch.randn(5, 1, 8, 8)
+    expected = []
+    for file in checkpoints:
+        net = make_net().eval()
+        net.load_state_dict(read_tensors(Path(file))[0])
+        expected.append(net(x).softmax(dim=1))
+    torch.testing.assert_close(ensemble.predict(x), torch.stack(expected).mean(0))
+    assert main(["pool", *checkpoints, "--out", str(tmp_path / "measured"), *DATA]) == 0
+    assert "together: accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "mean.pt"], "--out must end in .safetensors, got mean.pt"),
+        (["--out", "mean.safetensors", "--greedy"], "--greedy needs validation data; give --config CONFIG"),
+        (["missing.pt", "--out", "mean.safetensors"], "there is no checkpoint missing.pt; check the path"),
+    ],
+)
+def test_what_cannot_be_averaged_is_said_in_one_line(
+    checkpoints: list[str], capsys: Captured, arguments: list[str], message: str
+) -> None:
+    assert message in refused(capsys, ["average", checkpoints[0], *arguments])

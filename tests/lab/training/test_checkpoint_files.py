@@ -1,0 +1,163 @@
+"""Checkpoints on disk as weights, and their mean."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from pfge import StorageError
+from pfge.lab.training.checkpoint_files import average_checkpoints, read_checkpoint
+from pfge.weights import view_weights
+from tests.toys import assert_same_weights
+
+
+def make_net(seed: int, width: int = 6) -> nn.Sequential:
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Linear(width, 3))
+    net(torch.randn(8, 4))  # statistics that differ
+    return net
+
+
+def write_all(folder: Path, count: int) -> list[Path]:
+    paths = []
+    for seed in range(count):
+        paths.append(folder / f"{seed}.safetensors")
+        save_file(dict(make_net(seed).state_dict()), paths[-1])
+    return paths
+
+
+def test_the_mean_is_that_of_torch(tmp_path: Path) -> None:
+    found = average_checkpoints(write_all(tmp_path, 20))
+    averaged = AveragedModel(make_net(0), use_buffers=True)
+    for seed in range(20):
+        averaged.update_parameters(make_net(seed))
+    for name, expected in averaged.module.state_dict().items():
+        if expected.is_floating_point():
+            torch.testing.assert_close(found[name], expected, rtol=0, atol=1e-6)
+    assert found["1.num_batches_tracked"].item() == 1
+
+
+def test_half_precision_is_averaged_in_float32_and_comes_back_as_it_was(tmp_path: Path) -> None:
+    # In bfloat16 the sum of 256 ones and the next one is 256 again.
+    paths = [tmp_path / f"{number}.safetensors" for number in range(300)]
+    for number, path in enumerate(paths):
+        save_file({"w": torch.tensor([1.0 + (number % 2)], dtype=torch.bfloat16)}, path)
+    found = average_checkpoints(paths)
+    assert found["w"].dtype == torch.bfloat16
+    assert found["w"].item() == 1.5
+
+
+@pytest.mark.parametrize(
+    ("name", "wrap"),
+    [
+        ("plain.pt", lambda state: state),
+        ("lightning.ckpt", lambda state: {"state_dict": state, "epoch": 3, "global_step": 12}),
+        ("pytorch_model.bin", lambda state: state),
+        ("ddp.pth", lambda state: {"model": {f"module.{name}": value for name, value in state.items()}}),
+    ],
+)
+def test_checkpoints_of_other_trainers_are_read(tmp_path: Path, name: str, wrap: Any) -> None:
+    net = make_net(1)
+    torch.save(wrap(net.state_dict()), tmp_path / name)
+    assert_same_weights(read_checkpoint(tmp_path / name), view_weights(net))
+    if name in ("pytorch_model.bin",):
+        assert_same_weights(read_checkpoint(tmp_path), view_weights(net))
+
+
+def test_a_folder_of_the_trainer_is_read_whole_or_in_parts(tmp_path: Path) -> None:
+    state = dict(make_net(2).state_dict())
+    whole, parts = tmp_path / "checkpoint-10", tmp_path / "checkpoint-20"
+    whole.mkdir()
+    parts.mkdir()
+    save_file(state, whole / "model.safetensors")
+    names = sorted(state)
+    for number, chosen in enumerate((names[:3], names[3:]), 1):
+        save_file({name: state[name] for name in chosen}, parts / f"model-{number}.safetensors")
+    places = {name: f"model-{1 if name in names[:3] else 2}.safetensors" for name in names}
+    (parts / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert_same_weights(read_checkpoint(whole), state)
+    assert_same_weights(read_checkpoint(parts), state)
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"w": "../../secret.safetensors"}, "must map each tensor to a file in its folder"),
+        (["model.safetensors"], "must map each tensor to a file in its folder"),
+        ({"w": "a.safetensors", "v": "a.safetensors"}, "lacks v"),
+        ({"w": "missing.safetensors"}, "missing.safetensors is missing"),
+    ],
+)
+def test_an_index_that_leads_elsewhere_or_lacks_tensors_is_refused(
+    tmp_path: Path, places: Any, message: str
+) -> None:
+    save_file({"w": torch.ones(1)}, tmp_path / "a.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(StorageError, match=message):
+        read_checkpoint(tmp_path)
+
+
+def test_checkpoints_that_cannot_be_averaged_are_refused(tmp_path: Path) -> None:
+    good = write_all(tmp_path, 1)[0]
+    wide, nan, empty = (tmp_path / f"{name}.safetensors" for name in ("wide", "nan", "empty"))
+    save_file(dict(make_net(0, width=7).state_dict()), wide)
+    save_file({"w": torch.tensor([1.0, float("nan")])}, nan)
+    save_file({"steps": torch.tensor([3])}, empty)
+    with pytest.raises(
+        StorageError, match=r"checkpoints must be of one architecture, but .*wide\.safetensors"
+    ):
+        average_checkpoints([good, wide])
+    with pytest.raises(StorageError, match=r"nan\.safetensors must hold finite weights, but w has NaN"):
+        average_checkpoints([good, nan])
+    with pytest.raises(StorageError, match=r"empty\.safetensors must hold a model's weights"):
+        average_checkpoints([empty])
+    with pytest.raises(StorageError, match=r"must hold a checkpoint, .*, but has none"):
+        read_checkpoint(tmp_path)
+    with pytest.raises(ValueError, match="at least one checkpoint"):
+        average_checkpoints([])
+
+
+def test_a_file_of_optimizer_state_alone_is_refused(tmp_path: Path) -> None:
+    net = make_net(0)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    with pytest.raises(StorageError, match="must hold tensors by name"):
+        read_checkpoint(tmp_path / "optimizer.pt")
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from pfge.lab.training.checkpoint_files import average_checkpoints
+paths = sorted(Path(sys.argv[1]).glob("*.safetensors"))[: int(sys.argv[2])]
+average_checkpoints(paths)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def test_the_peak_of_memory_does_not_grow_with_the_number_of_checkpoints(tmp_path: Path) -> None:
+    """Each model has 40 MB; files are mapped, and mapped pages of files count as resident too."""
+    size = 40_000_000
+    for number in range(12):
+        layers = {f"{layer}": torch.randn(size // 40) for layer in range(10)}
+        save_file(layers, tmp_path / f"{number:02}.safetensors")
+
+    def peak(count: int) -> int:
+        run = subprocess.run(
+            [sys.executable, "-c", PEAK, str(tmp_path), str(count)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return int(run.stdout)
+
+    assert peak(12) - peak(2) < size
