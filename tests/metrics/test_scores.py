@@ -62,5 +62,5 @@ def test_taken_examples_may_repeat() -> None:
     scores = score_examples(*predictions())
     taken = scores.take(torch.tensor([4, 4, 0]))
     assert len(taken) == 3
-    for column, whole in zip(taken.columns, scores.columns, strict=True):
+    for column, whole in zip(taken.tensors.values(), scores.tensors.values(), strict=True):
         assert column.tolist() == [whole[4].item(), whole[4].item(), whole[0].item()]

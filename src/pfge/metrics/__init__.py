@@ -1,5 +1,6 @@
 """How good predictions are, how uncertain, and which differences are more than noise."""
 
+from pfge.metrics.example_scores import ExampleScores
 from pfge.metrics.functional import (
     accuracy,
     area_under_risk_coverage,
@@ -9,6 +10,9 @@ from pfge.metrics.functional import (
     negative_log_likelihood,
     reliability,
 )
+from pfge.metrics.gaussian_scores import GaussianScores, score_gaussians
+from pfge.metrics.label_scores import LabelScores, score_labels
+from pfge.metrics.position_scores import PositionScores, score_positions
 from pfge.metrics.reliability import Reliability
 from pfge.metrics.scores import Scores, score_examples
 from pfge.metrics.significance import (
@@ -23,6 +27,10 @@ from pfge.metrics.uncertainty import disagreement, kl_divergence, mutual_informa
 
 __all__ = [
     "Difference",
+    "ExampleScores",
+    "GaussianScores",
+    "LabelScores",
+    "PositionScores",
     "Reliability",
     "Scores",
     "SeedDifference",
@@ -41,5 +49,8 @@ __all__ = [
     "predictive_entropy",
     "reliability",
     "score_examples",
+    "score_gaussians",
+    "score_labels",
+    "score_positions",
     "seed_difference",
 ]

@@ -1,4 +1,4 @@
-"""A few numbers for each example, from which every metric follows."""
+"""Scores of one class for each example."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from pfge.metrics.checks import SMALLEST, require_probabilities, require_targets
+from pfge.metrics.example_scores import ExampleScores
 from pfge.metrics.reliability import Reliability, bin_by_confidence, sort_by_confidence
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
-    """How good the prediction of each example is; all are float64 [N].
+class Scores(ExampleScores):
+    """How good the prediction of each example's class is; all are float64 [N].
 
     Attributes:
         confidence: The probability of the most probable class.
@@ -35,18 +36,6 @@ class Scores:
     log_loss: Tensor
     brier: Tensor
     entropy: Tensor
-
-    def __len__(self) -> int:
-        return len(self.confidence)
-
-    @property
-    def columns(self) -> tuple[Tensor, ...]:
-        """The tensors in the order of the fields."""
-        return self.confidence, self.correct, self.log_loss, self.brier, self.entropy
-
-    def take(self, index: Tensor) -> "Scores":
-        """Return the scores of the examples of these numbers, which may repeat."""
-        return Scores(*(column[index] for column in self.columns))
 
     def accuracy(self) -> float:
         """Return the share of right predictions."""

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from pfge.metrics.scores import Scores
+from pfge.metrics.example_scores import ExampleScores
 
+AnyScores = TypeVar("AnyScores", bound=ExampleScores)
 _DRAWN_AT_ONCE = 2**20  # 8 MB of example numbers
 
 
@@ -134,9 +136,9 @@ def paired_bootstraps(
 
 
 def paired_bootstrap_of(
-    statistic: Callable[[Scores], float],
-    first: Scores,
-    second: Scores,
+    statistic: Callable[[AnyScores], float],
+    first: AnyScores,
+    second: AnyScores,
     *,
     samples: int = 200,
     confidence: float = 0.95,

@@ -1,6 +1,6 @@
 """How unsure predictions are, and how much predictors differ; targets play no part."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -31,14 +31,20 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
 
 
 class MemberSpread:
-    """What members disagree about, from one member's probabilities [N, C] at a time."""
+    """What members disagree about, from one member's probabilities [N, C] at a time.
 
-    def __init__(self) -> None:
+    Args:
+        to_rows: Returns rows [N, C] of predictions that have another shape.
+    """
+
+    def __init__(self, to_rows: Callable[[Tensor], Tensor] | None = None) -> None:
+        self._to_rows = to_rows or (lambda predictions: predictions)
         self.members = 0
         self._entropy = self._votes = torch.zeros(())
 
     def add(self, predictions: Tensor) -> None:
         """Add one more member's probabilities."""
+        predictions = self._to_rows(predictions)
         entropy = predictive_entropy(predictions)
         if not self.members:
             self._entropy = torch.zeros_like(entropy)
@@ -61,7 +67,7 @@ class MemberSpread:
         """
         self._require(1)
         # Entropy is concave, so only rounding takes the difference below 0.
-        return (predictive_entropy(pooled) - self._entropy / self.members).clamp(min=0)
+        return (predictive_entropy(self._to_rows(pooled)) - self._entropy / self.members).clamp(min=0)
 
     def disagreement(self) -> float:
         """Return the share of examples whose most probable classes differ, over all pairs of members."""

@@ -1,0 +1,129 @@
+"""Scores of several labels for each example, each of which applies or does not."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfge.metrics.checks import SMALLEST
+from pfge.metrics.example_scores import ExampleScores
+from pfge.metrics.reliability import Reliability, bin_by_confidence
+
+
+@dataclass(frozen=True, eq=False)
+class LabelScores(ExampleScores):
+    """How good the prediction of each example's labels is.
+
+    Attributes:
+        probability: Of each label, [N, L], float64.
+        target: 1 where the label applies and 0 elsewhere, [N, L], uint8.
+        log_loss: The mean over labels of -log of the probability of the target, [N], float64.
+        brier: The mean over labels of the squared distance to the target, [N], float64.
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import score_labels
+        >>> scores = score_labels(torch.tensor([[0.75, 0.25], [0.25, 0.5]]), torch.tensor([[1, 0], [1, 1]]))
+        >>> scores.brier_score(), scores.average_precision()
+        (0.234375, 1.0)
+        >>> round(scores.macro_f1(), 4)  # of the labels: 2/3 and 0
+        0.3333
+    """
+
+    probability: Tensor
+    target: Tensor
+    log_loss: Tensor
+    brier: Tensor
+
+    def negative_log_likelihood(self) -> float:
+        """Return the mean log loss over examples and labels."""
+        return self.log_loss.mean().item()
+
+    def brier_score(self) -> float:
+        """Return the mean Brier score over examples and labels, from 0 to 1."""
+        return self.brier.mean().item()
+
+    def macro_f1(self) -> float:
+        """Return the mean over labels of F1 = 2 TP / (2 TP + FP + FN), for labels of a probability above 1/2.
+
+        A label that is neither predicted nor a target counts as 0, as in scikit-learn.
+        """
+        predicted, target = self.probability > 0.5, self.target.bool()
+        hits = (predicted & target).sum(dim=0).double()
+        total = (predicted.sum(dim=0) + target.sum(dim=0)).double()
+        return (2 * hits / total.clamp(min=1)).mean().item()
+
+    def average_precision(self) -> float:
+        """Return the mean over labels of the average precision.
+
+        For the examples sorted by the probability of a label, it is the sum over thresholds of the precision
+        times the increase of the recall. A label that is no example's target counts as 0, as in scikit-learn.
+        """
+        labels = zip(self.probability.unbind(dim=1), self.target.unbind(dim=1), strict=True)
+        return sum(_average_precision(*label) for label in labels) / self.probability.shape[1]
+
+    def reliability(self, bins: int = 15) -> Reliability:
+        """Return, in bins of equal width, the probabilities of labels and how often the labels apply."""
+        return bin_by_confidence(self.probability.flatten(), self.target.double().flatten(), bins, False)
+
+    def expected_calibration_error(self, bins: int = 15) -> float:
+        """Return the mean gap between the probability of a label and how often it applies, over bins."""
+        return self.reliability(bins).expected_calibration_error
+
+
+def score_labels(probabilities: Tensor, targets: Tensor) -> LabelScores:
+    """Return the scores of each example.
+
+    Args:
+        probabilities: Of each label, [N, L].
+        targets: 1 where the label applies and 0 elsewhere, [N, L].
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import score_labels
+        >>> scores = score_labels(torch.tensor([[0.75, 0.5]]), torch.tensor([[1, 0]]))
+        >>> round(scores.negative_log_likelihood(), 4)  # -(log(0.75) + log(0.5)) / 2
+        0.4904
+    """
+    require_labels(probabilities, targets)
+    p = probabilities.detach().double()
+    bad = ~((p >= 0) & (p <= 1))  # NaN too
+    if bool(bad.any()):
+        raise ValueError(
+            f"probabilities {list(p.shape)} of labels must be from 0 to 1, got {p[bad][0].item():.6g}; apply "
+            "sigmoid to logits first"
+        )
+    y = targets.to(p.device, torch.uint8)
+    of_target = torch.where(y.bool(), p, 1 - p)
+    return LabelScores(
+        probability=p,
+        target=y,
+        log_loss=-of_target.clamp(min=SMALLEST).log().mean(dim=1),
+        brier=(p - y).square().mean(dim=1),
+    )
+
+
+def require_labels(predictions: Tensor, targets: Tensor) -> None:
+    """Raise a ValueError unless predictions [N, L] have targets 0 or 1 of the same shape."""
+    if predictions.ndim != 2 or targets.shape != predictions.shape or not predictions.numel():
+        raise ValueError(
+            f"predictions and targets of labels are [N, L], got {list(predictions.shape)} and "
+            f"{list(targets.shape)}"
+        )
+    outside = (targets != 0) & (targets != 1)
+    if bool(outside.any()):
+        raise ValueError(
+            f"targets {list(targets.shape)} of labels must be 0 or 1, got {targets[outside][0].item()}"
+        )
+
+
+def _average_precision(probability: Tensor, target: Tensor) -> float:
+    order = probability.argsort(descending=True)
+    ranked, hits = probability[order], target[order].double().cumsum(0)
+    if not hits[-1]:
+        return 0.0
+    # Examples of equal probability are above a threshold together: the last of them counts for all.
+    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones_like(ranked[:1], dtype=torch.bool)])
+    found, above = hits[last], last.nonzero()[:, 0] + 1
+    gained = found.diff(prepend=found.new_zeros(1))
+    return (gained * found / above).sum().item() / hits[-1].item()
