@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfge.calibration import (
+    Temperatures,
     fit_member_temperatures,
     fit_temperature,
     log_probabilities,
@@ -158,6 +159,15 @@ def test_what_is_no_temperature_is_refused(temperature: float) -> None:
         scale_probabilities(torch.tensor([[0.5, 0.5]]), temperature)
     with pytest.raises(ValueError, match="must be positive and finite, got"):
         scale_logits(torch.tensor([[0.5, 0.5]]), temperature)
+
+
+def test_temperatures_of_labels_are_no_temperature_of_classes() -> None:
+    with pytest.raises(ValueError, match="one temperature is needed, got 2; only labels have one each"):
+        scale_probabilities(torch.tensor([[0.5, 0.5]]), (1.0, 2.0))
+    with pytest.raises(ValueError, match="at least one label, got none"):
+        Temperatures(())
+    with pytest.raises(ValueError, match="must be positive and finite, got -1"):
+        Temperatures((1.0, -1.0))
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_data_in_random_order_is_refused() -> None:
 
 
 def test_output_that_is_no_logits_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"must return logits \[N, C\], got \[20\]; pass forward="):
+    with pytest.raises(ValueError, match=r"must return logits \[N, C\], got \[20\]; pass task=Regression"):
         Ensemble(make_members(), make_mlp, forward=lambda model, x: model(x)[:, 0]).predict(X)
 
 
@@ -305,17 +305,21 @@ def test_outputs_that_do_not_fit_the_task_are_refused_with_their_shape() -> None
     with pytest.raises(ValueError, match=r"must return numbers \[N\], got \[20, 3\]"):
         Ensemble(make_members(), make_mlp, task=Fractions()).predict(X)
     dense = Ensemble(make_members(), make_mlp, forward=lambda model, x: model(x)[:, :, None])
-    with pytest.raises(ValueError, match=r"must return logits \[N, C\], got \[20, 3, 1\]; pass forward="):
+    with pytest.raises(ValueError, match=r"logits \[N, C\], got \[20, 3, 1\]; pass task=Classification\(\)"):
         dense.predict(X)
 
 
-def test_the_manifest_of_classes_names_no_task(tmp_path: Path) -> None:
-    Ensemble(make_members(), make_mlp).save(tmp_path / "one")
-    Ensemble(make_members(), make_mlp, task=Classification()).save(tmp_path / "two")
-    one, two = ((tmp_path / name / "manifest.json").read_bytes() for name in ("one", "two"))
-    assert one == two
-    assert "task" not in json.loads(one)
-    assert Ensemble.load(tmp_path / "one", make_mlp).task == Classification()
+def test_the_manifest_names_a_task_that_was_given_and_no_other(tmp_path: Path) -> None:
+    given = Ensemble(make_members(), make_mlp, task=Classification())
+    for name, ensemble in (("none", Ensemble(make_members(), make_mlp)), ("given", given)):
+        ensemble.save(tmp_path / name)
+        # An ensemble of masks must come back as one, and one without a task must go on refusing masks.
+        assert Ensemble.load(tmp_path / name, make_mlp).task == ensemble.task
+    none, entry = (
+        json.loads((tmp_path / name / "manifest.json").read_text()).get("task") for name in ("none", "given")
+    )
+    assert none is None
+    assert entry == {"name": "Classification", "options": {"dim": 1, "ignore_index": None}}
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -326,9 +330,7 @@ def test_another_task_is_named_in_the_manifest(tmp_path: Path, packed: bool) -> 
     ensemble.save(tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["task"] == {"name": "Fractions", "options": {"places": 4}}
-    with pytest.raises(
-        StorageError, match=r"manifest\.json: task must be one that .* Classification, got 'Fr"
-    ):
+    with pytest.raises(StorageError, match=r"manifest\.json: task must be one that .* Regression, got 'Fr"):
         Ensemble.load(tmp_path, make_mlp)
     loaded = Ensemble.load(tmp_path, make_mlp, task=Fractions(4), forward=ensemble.forward)
     assert torch.equal(loaded.predict(X), ensemble.predict(X))

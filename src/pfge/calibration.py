@@ -1,4 +1,4 @@
-"""Temperature scaling on held-out predictions (Guo et al. 2017)."""
+"""Calibration on held-out predictions: temperatures (Guo et al. 2017), and variances of numbers."""
 
 import math
 import warnings
@@ -9,18 +9,28 @@ import torch
 from torch import Tensor
 
 from pfge.metrics.checks import SMALLEST, require_probabilities, require_targets
+from pfge.metrics.gaussian_scores import require_gaussians
+from pfge.metrics.label_scores import require_labels
 
 __all__ = [
     "Temperature",
     "Temperatures",
+    "fit_label_temperatures",
     "fit_member_temperatures",
+    "fit_noise_variance",
     "fit_temperature",
+    "fit_variance_factor",
     "log_probabilities",
+    "scale_label_probabilities",
     "scale_logits",
     "scale_probabilities",
 ]
 
 LOWEST, HIGHEST = 1e-3, 1e3
+LEAST_NOISE = 1e-6  # of the mean squared error
+
+Calibration = float | tuple[float, ...]
+"""What predictions are calibrated by: one number, or one for each label. 1 leaves them as they are."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +59,11 @@ class Temperatures:
 
         softmax(log(p) / T),    p = (1 / K) * sum over k of softmax(z_k / T_k)
 
+    Other tasks have the same two places: a temperature for each label, a factor on the variance.
+
     Attributes:
-        pooled: T, of the members' mean.
-        members: T_k, of each member's logits before they are pooled; 1 for all if None.
+        pooled: T, of the pooled prediction; a tuple has one for each label.
+        members: T_k, of each member before they are pooled; 1 for all if None.
 
     References:
         Rahaman, Thiery, "Uncertainty Quantification and Deep Ensembles", NeurIPS 2021, for why the mean
@@ -66,14 +78,14 @@ class Temperatures:
         Temperatures(pooled=1.0, members=(2.0, 3.0))
     """
 
-    pooled: float = 1.0
-    members: tuple[float, ...] | None = None
+    pooled: Calibration = 1.0
+    members: tuple[Calibration, ...] | None = None
 
     def __post_init__(self) -> None:
         for temperature in (self.pooled, *(self.members or ())):
-            _require_temperature(temperature)
+            _require_temperatures(temperature)
 
-    def of_member(self, number: int) -> float:
+    def of_member(self, number: int) -> Calibration:
         """Return a member's own temperature."""
         return self.members[number] if self.members is not None else 1.0
 
@@ -82,9 +94,26 @@ class Temperatures:
         return Temperatures(members=self.members and self.members[-count:])
 
 
-def _require_temperature(temperature: float) -> None:
+def _require_temperatures(temperatures: Calibration) -> None:
+    each = temperatures if isinstance(temperatures, tuple) else (temperatures,)
+    if not each:
+        raise ValueError("temperatures of labels need at least one label, got none")
+    for temperature in each:
+        require_temperature(temperature)
+
+
+def require_temperature(temperature: Calibration | Tensor) -> float | Tensor:
+    """Return a temperature, or raise a ValueError unless it is one positive and finite number.
+
+    A tensor is not looked at: it is a number in the graph of an export, which was checked before.
+    """
+    if isinstance(temperature, Tensor):
+        return temperature
+    if isinstance(temperature, tuple):
+        raise ValueError(f"one temperature is needed, got {len(temperature)}; only labels have one each")
     if not 0 < temperature < math.inf:
         raise ValueError(f"a temperature must be positive and finite, got {temperature}")
+    return temperature
 
 
 UNSCALED = Temperatures()
@@ -183,18 +212,19 @@ def scale_logits(logits: Tensor, temperature: float) -> Tensor:
         >>> scale_logits(torch.tensor([[2.0, 0.0]]), temperature=4.0)
         tensor([[0.5000, 0.0000]])
     """
-    _require_temperature(temperature)
+    require_temperature(temperature)
     return logits / temperature
 
 
-def scale_probabilities(probabilities: Tensor, temperature: float) -> Tensor:
-    """Return softmax(log p / T) of each row; the probabilities themselves if T is 1.
+def scale_probabilities(probabilities: Tensor, temperature: Calibration | Tensor, dim: int = -1) -> Tensor:
+    """Return softmax(log p / T) along the classes; the probabilities themselves if T is 1.
 
-    Each probability is raised to the power 1 / T, and rows are divided by their sums.
+    Each probability is raised to the power 1 / T, and all are divided by their sums over the classes.
 
     Args:
-        probabilities: [N, C], each row summing to one.
+        probabilities: [N, C], or of any shape, summing to one along the classes.
         temperature: Above 0.
+        dim: The dimension of the classes.
 
     Example:
         >>> import torch
@@ -202,10 +232,159 @@ def scale_probabilities(probabilities: Tensor, temperature: float) -> Tensor:
         >>> scale_probabilities(torch.tensor([[0.75, 0.25]]), temperature=0.5)  # 9 to 1
         tensor([[0.9000, 0.1000]])
     """
-    _require_temperature(temperature)
-    if temperature == 1:
+    temperature = require_temperature(temperature)
+    if not isinstance(temperature, Tensor) and temperature == 1:
         return probabilities
-    return (_log(probabilities) / temperature).softmax(dim=-1).to(probabilities.dtype)
+    return (_log(probabilities) / temperature).softmax(dim=dim).to(probabilities.dtype)
+
+
+def fit_label_temperatures(probabilities: Tensor, targets: Tensor) -> tuple[float, ...]:
+    """Return, for each label, the T that minimizes the negative log-likelihood of sigmoid(logit(p) / T).
+
+    Where a fit does not converge, as for a label that no example has, there is a warning, and T is 1.
+
+    Args:
+        probabilities: Of each label, [N, L].
+        targets: 1 where the label applies and 0 elsewhere, [N, L].
+
+    Example:
+        Logits of 2 for a label that applies three times of four, and of 4 for another such label:
+
+        >>> import torch
+        >>> from pfge.calibration import fit_label_temperatures
+        >>> probabilities = torch.tensor([[2.0, 4.0]]).double().sigmoid().expand(4, 2)
+        >>> targets = torch.tensor([[1, 1], [1, 1], [1, 1], [0, 0]])
+        >>> [round(t, 4) for t in fit_label_temperatures(probabilities, targets)]
+        [1.8205, 3.641]
+    """
+    require_labels(probabilities, targets)
+    # sigmoid(z) is the softmax of (z, 0), and z is the gap from the target's logit where the target is 0.
+    signed = _logit(probabilities.detach().to("cpu", torch.float64)) * (1 - 2 * targets.cpu().double())
+    if not bool(signed.isfinite().all()):
+        raise ValueError(f"probabilities {list(probabilities.shape)} must be from 0 to 1, got NaN or others")
+    fitted, reasons = [], {}
+    for label, gaps in enumerate(signed.unbind(dim=1)):
+        try:
+            fitted.append(1 / _minimize(torch.stack([gaps, torch.zeros_like(gaps)], dim=1)))
+        except ArithmeticError as cause:
+            fitted.append(1.0)
+            reasons[label] = cause
+    if reasons:
+        told = "; ".join(f"{label}: {cause}" for label, cause in list(reasons.items())[:3])
+        more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+        warnings.warn(
+            f"the temperatures of {len(reasons)} of {len(fitted)} labels stay 1, as their fits did not "
+            f"converge ({told}{more})",
+            stacklevel=2,
+        )
+    return tuple(fitted)
+
+
+def scale_label_probabilities(probabilities: Tensor, temperatures: Calibration | Tensor) -> Tensor:
+    """Return sigmoid(logit(p) / T) for each label; the probabilities themselves if T is 1.
+
+    Args:
+        probabilities: Of each label, [N, L].
+        temperatures: One for each of L labels, or one for all.
+
+    Example:
+        >>> import torch
+        >>> from pfge.calibration import scale_label_probabilities
+        >>> scale_label_probabilities(torch.tensor([[0.75, 0.75]]), (0.5, 1.0))  # 9 to 1, and 3 to 1
+        tensor([[0.9000, 0.7500]])
+    """
+    if not isinstance(temperatures, Tensor):
+        _require_temperatures(temperatures)
+        if temperatures == 1:
+            return probabilities
+        if isinstance(temperatures, tuple) and len(temperatures) != probabilities.shape[-1]:
+            raise ValueError(
+                f"each of {probabilities.shape[-1]} labels has a temperature, got {len(temperatures)} "
+                f"for predictions {list(probabilities.shape)}"
+            )
+        temperatures = torch.tensor(temperatures, device=probabilities.device)
+    wide = probabilities.to(torch.promote_types(probabilities.dtype, torch.float32))
+    return (_logit(wide) / temperatures.to(wide.dtype)).sigmoid().to(probabilities.dtype)
+
+
+def fit_variance_factor(predictions: Tensor, targets: Tensor) -> float:
+    """Return the factor on predicted variances that makes the targets most likely.
+
+        factor = mean of (y - m)^2 / v
+
+    It is 1, with a warning, if every mean is exactly its target, so that smaller is always better.
+
+    Args:
+        predictions: Means m and variances v in the last dimension, [N, 2] or [N, D, 2].
+        targets: The true numbers y, [N] or [N, D].
+
+    Example:
+        >>> import torch
+        >>> from pfge.calibration import fit_variance_factor
+        >>> predictions = torch.tensor([[0.0, 1.0], [0.0, 4.0]])
+        >>> fit_variance_factor(predictions, torch.tensor([3.0, 2.0]))  # (9 / 1 + 4 / 4) / 2
+        5.0
+    """
+    mean, variance, y = require_gaussians(predictions, targets)
+    return _positive_or_1(((y - mean).square() / variance).mean().item(), "the factor on the variance")
+
+
+def fit_noise_variance(predictions: Tensor, targets: Tensor) -> float:
+    """Return the variance of the noise that makes the targets most likely, where 1 was predicted.
+
+        noise = argmin of the mean over examples of -log N(y; m, v - 1 + noise)
+
+    The rest of the variance, v - 1, is how much members differ, and stays. Without it, the result is the
+    mean squared error. It is at least a millionth of that, and 1, with a warning, if that is 0.
+
+    Args:
+        predictions: Means m and variances v in the last dimension, [N, 2] or [N, D, 2].
+        targets: The true numbers y, [N] or [N, D].
+
+    Example:
+        >>> import torch
+        >>> from pfge.calibration import fit_noise_variance
+        >>> predictions = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+        >>> round(fit_noise_variance(predictions, torch.tensor([3.0, 1.0])), 4)  # (9 + 1) / 2
+        5.0
+        >>> predictions[:, 1] += 2  # which members explain
+        >>> round(fit_noise_variance(predictions, torch.tensor([3.0, 1.0])), 4)
+        3.0
+    """
+    mean, variance, y = require_gaussians(predictions, targets)
+    squares, spread = (y - mean).square().cpu(), (variance - 1).clamp(min=0).cpu()
+    error = squares.mean().item()
+    if not error:
+        return _positive_or_1(error, "the variance of the noise")
+
+    def nll(position: float) -> float:
+        total = spread + math.exp(position)
+        return (total.log() + squares / total).mean().item()
+
+    # No more than the largest squared error is ever better; there may be several minima in between.
+    low, high = math.log(error * LEAST_NOISE), math.log(squares.max().item())
+    grid = torch.linspace(low, high, 100, dtype=torch.float64).tolist()
+    best = min(range(len(grid)), key=lambda number: nll(grid[number]))
+    low, high = grid[max(0, best - 1)], grid[min(len(grid) - 1, best + 1)]
+    while high - low > 1e-7:  # a third less in each pass
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (low, right) if nll(left) <= nll(right) else (left, high)
+    return math.exp((low + high) / 2)
+
+
+def _positive_or_1(value: float, what: str) -> float:
+    if value > 0:
+        return value
+    warnings.warn(
+        f"{what} stays 1, as its fit did not converge: every mean is its target, so that smaller is always "
+        "better",
+        stacklevel=3,
+    )
+    return 1.0
+
+
+def _logit(probabilities: Tensor) -> Tensor:
+    return probabilities.clamp(min=SMALLEST).log() - (1 - probabilities).clamp(min=SMALLEST).log()
 
 
 def _log(probabilities: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from pfge import Ensemble, StorageError
 from pfge.calibration import Temperatures
 from pfge.storage import ensemble_folder
+from pfge.tasks import MultiLabel
 from tests.test_ensemble import X, expected, make_members
 from tests.toys import assert_same_weights, make_mlp
 
@@ -194,6 +195,13 @@ def test_temperatures_are_saved_with_the_ensemble(tmp_path: Path) -> None:
     assert loaded.temperatures == Temperatures(1.5, (1.0, 0.5, 2.0))
 
 
+def test_temperatures_of_labels_are_saved_with_the_ensemble(tmp_path: Path) -> None:
+    given = Temperatures((1.5, 0.5, 2.0), ((1.0, 2.0, 3.0),) * 3)
+    ensemble = Ensemble(make_members(), make_mlp, task=MultiLabel(), temperatures=given)
+    ensemble.save(tmp_path)
+    assert Ensemble.load(tmp_path, make_mlp).temperatures == given
+
+
 def test_a_manifest_without_temperatures_has_none(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["temperature"], manifest["member_temperatures"]
@@ -211,6 +219,12 @@ def test_a_manifest_without_temperatures_has_none(folder: Path) -> None:
         {"member_temperatures": [1.0]},
         {"member_temperatures": [1.0, -1.0, 1.0]},
         {"member_temperatures": 2.0},
+        {"temperature": []},
+        {"temperature": [1.0, 0.0]},
+        {"temperature": [1.0, float("inf")]},
+        {"temperature": [1.0, [1.0]]},
+        {"temperature": {"0": 1.0}},
+        {"member_temperatures": [1.0, [1.0, "2"], 1.0]},
     ],
 )
 def test_temperatures_that_cannot_be_are_refused(folder: Path, changes: dict[str, Any]) -> None:

@@ -1,14 +1,17 @@
 """What classes mean, against torch and closed forms."""
 
 import math
+import re
 from typing import Any
 
 import pytest
 import torch
+from sklearn.metrics import jaccard_score
 from torch import Tensor, nn
 
 from pfge.tasks import Classification, Task
 from pfge.tasks.classification import require_classification
+from pfge.tasks.manifest import DEFAULT_TASK
 from tests.tasks.fractions import Fractions
 
 TASK = Classification()
@@ -18,7 +21,7 @@ TARGETS = torch.randint(4, (40,), generator=GENERATOR)
 
 
 def test_its_repr_is_the_constructor_call_and_equal_tasks_are_one_value() -> None:
-    assert repr(TASK) == "Classification()"
+    assert repr(TASK) == "Classification(dim=1, ignore_index=None)"
     assert eval(repr(TASK)) == TASK
     assert len({TASK, Classification()}) == 1
 
@@ -47,15 +50,172 @@ def test_predictions_are_softmax_in_float32() -> None:
 @pytest.mark.parametrize(
     ("outputs", "found"),
     [
-        (torch.zeros(5), r"\[5\]"),
-        (torch.zeros(2, 3, 8, 8), r"\[2, 3, 8, 8\]"),
-        ({"logits": LOGITS}, "dict"),
-        ((LOGITS,), "tuple"),
+        (torch.zeros(5), r"classes along dimension 1, got \[5\]"),
+        (torch.zeros(5, 1), r"at least two classes along dimension 1, got \[5, 1\]; one .* MultiLabel\(\)'s"),
+        ({"logits": LOGITS}, "must return logits, got dict; pass forward= to pick them"),
+        ((LOGITS,), "must return logits, got tuple; pass forward= to pick them"),
     ],
 )
 def test_outputs_that_are_no_logits_of_classes_are_refused(outputs: Any, found: str) -> None:
-    with pytest.raises(ValueError, match=rf"must return logits \[N, C\], got {found}; pass forward= to pick"):
-        TASK.predictions(outputs)
+    for task in (TASK, DEFAULT_TASK):
+        if isinstance(outputs, Tensor) and outputs.ndim == 1 and task == DEFAULT_TASK:
+            continue
+        with pytest.raises(ValueError, match=found):
+            task.predictions(outputs)
+
+
+@pytest.mark.parametrize(
+    ("shape", "remedy"),
+    [
+        ([5], r"task=Regression\(\)"),
+        ([2, 3, 8, 8], r"task=Classification\(\) for classes along dimension 1.*\(dim=-1\) for"),
+        ([2, 7, 3], r"task=Classification\(\) .*task=Classification\(dim=-1\) .*task=Regression\(noise="),
+    ],
+)
+def test_without_a_task_only_rows_of_logits_are_taken(shape: list[int], remedy: str) -> None:
+    with pytest.raises(ValueError, match=rf"logits \[N, C\], got {re.escape(str(shape))}; pass {remedy}"):
+        DEFAULT_TASK.predictions(torch.zeros(shape))
+    assert torch.equal(DEFAULT_TASK.predictions(LOGITS), TASK.predictions(LOGITS))
+
+
+# Masks and tokens
+
+MASKS = 3 * torch.randn(6, 4, 5, 7, generator=GENERATOR)
+MASK_TARGETS = torch.randint(4, (6, 5, 7), generator=GENERATOR)
+MASK_TARGETS[torch.rand(6, 5, 7, generator=GENERATOR) < 0.3] = 255
+MASK_TARGETS[2] = 255  # an image of only ignored pixels
+KEPT = MASK_TARGETS != 255
+ROWS, ROW_TARGETS = MASKS.movedim(1, -1)[KEPT], MASK_TARGETS[KEPT]
+MASK, TOKEN = Classification(ignore_index=255), Classification(dim=-1, ignore_index=255)
+
+
+def test_masks_and_tokens_have_the_metrics_of_their_positions_that_count() -> None:
+    of_rows = TASK.summarize(TASK.score(TASK.predictions(ROWS), ROW_TARGETS))
+    masks = MASK.summarize(MASK.score(MASK.predictions(MASKS), MASK_TARGETS))
+    tokens = TOKEN.summarize(
+        TOKEN.score(TOKEN.predictions(MASKS.movedim(1, -1).flatten(1, 2)), MASK_TARGETS.flatten(1))
+    )
+    assert masks.keys() == {"accuracy", "nll", "brier", "ece", "mce", "entropy", "mean_iou"}
+    assert tokens == pytest.approx(masks, abs=1e-7)
+    for name in masks.keys() - {"mean_iou"}:
+        assert masks[name] == pytest.approx(of_rows[name], abs=1e-7), name
+    predicted = ROWS.argmax(dim=1)
+    assert masks["mean_iou"] == pytest.approx(jaccard_score(ROW_TARGETS, predicted, average="macro"))
+
+
+def test_masks_without_ignored_pixels_need_no_option() -> None:
+    targets = MASK_TARGETS.where(KEPT, 0)
+    dense = TASK.summarize(TASK.score(TASK.predictions(MASKS), targets))
+    rows = TASK.summarize(TASK.score(TASK.predictions(MASKS.movedim(1, -1).flatten(0, 2)), targets.flatten()))
+    assert dense["nll"] == pytest.approx(rows["nll"])
+    assert "mean_iou" in dense
+    assert "mean_iou" not in rows
+
+
+def test_the_loss_of_masks_is_the_mean_over_positions_that_count() -> None:
+    expected = nn.functional.cross_entropy(ROWS, ROW_TARGETS)
+    torch.testing.assert_close(MASK.loss(MASKS, MASK_TARGETS), expected)
+    torch.testing.assert_close(TOKEN.loss(MASKS.movedim(1, -1), MASK_TARGETS), expected)
+    torch.testing.assert_close(MASK.loss(MASKS, MASK_TARGETS, reduction="sum"), expected * 6)
+    targets = MASK_TARGETS.where(KEPT, 0)
+    torch.testing.assert_close(TASK.loss(MASKS, targets), nn.functional.cross_entropy(MASKS, targets))
+
+
+def test_a_batch_of_only_ignored_positions_has_a_loss_of_0_and_no_gradient() -> None:
+    logits = MASKS.clone().requires_grad_()
+    loss = MASK.loss(logits, torch.full_like(MASK_TARGETS, 255))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert loss.item() == 0
+    assert not gradient.any()
+
+
+def test_a_data_set_of_only_ignored_positions_has_no_metrics() -> None:
+    nothing = torch.full_like(MASK_TARGETS, 255)
+    scores = MASK.score(MASK.predictions(MASKS), nothing)
+    with pytest.raises(ValueError, match="every position of all 6 examples is ignored; check ignore_index"):
+        MASK.summarize(scores)
+    with pytest.raises(ValueError, match=r"at least one target, but all of \[6, 5, 7\] are 255"):
+        MASK.fit_calibration(MASK.predictions(MASKS), nothing)
+
+
+def test_predictions_of_positions_that_are_ignored_may_be_anything() -> None:
+    broken = MASK.predictions(MASKS)
+    broken[2] = torch.nan
+    expected = MASK.summarize(MASK.score(MASK.predictions(MASKS), MASK_TARGETS))
+    assert MASK.summarize(MASK.score(broken, MASK_TARGETS)) == expected
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (MASK_TARGETS[:, 0], r"\[6, 5, 7\] for \[6, 4, 5, 7\], got \[6, 7\]"),
+        (
+            MASK_TARGETS.where(KEPT, 4),
+            r"targets \[6, 5, 7\] must be .* from 0 to 3, or 255, .* got 4; ignore",
+        ),
+        (MASK_TARGETS.where(KEPT, -100), "from 0 to 3, or 255, which is ignored, got -100"),
+        (MASK_TARGETS.float(), "must be whole numbers .* got torch.float32"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused_with_their_shape(targets: Tensor, message: str) -> None:
+    predictions = MASK.predictions(MASKS)
+    for use in (MASK.score, MASK.fit_calibration):
+        with pytest.raises(ValueError, match=message):
+            use(predictions, targets)
+
+
+def test_logits_without_the_dimension_of_the_classes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"dim=3, .* classes along dimension 3, got \[6, 4\]"):
+        Classification(dim=3).predictions(torch.zeros(6, 4))
+    with pytest.raises(ValueError, match=r"dim=-2, .* examples first .* got \[6, 4\]"):
+        Classification(dim=-2).predictions(torch.zeros(6, 4))
+
+
+def test_a_temperature_of_masks_is_that_of_their_pixels() -> None:
+    # 35 pixels are fewer than are sampled, so that all are used.
+    fitted = MASK.fit_calibration(MASK.predictions(MASKS), MASK_TARGETS)
+    assert fitted == pytest.approx(TASK.fit_calibration(TASK.predictions(ROWS), ROW_TARGETS), rel=1e-5)
+    scaled = (MASKS / fitted).softmax(dim=1)
+    torch.testing.assert_close(MASK.calibrate(MASK.predictions(MASKS), fitted), scaled)
+
+
+def test_a_temperature_is_fitted_on_few_positions_and_the_same_ones_each_time() -> None:
+    targets = torch.randint(3, (2, 40, 50), generator=GENERATOR)
+    logits = torch.randn(2, 3, 40, 50, generator=GENERATOR) + nn.functional.one_hot(targets).movedim(-1, 1)
+    before = torch.random.get_rng_state()
+    rows, of_rows = TASK.calibration_sample(logits.softmax(dim=1), targets)
+    again, _ = TASK.calibration_sample(logits.flip(1).softmax(dim=1), targets)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert rows.shape == (512, 3)
+    assert of_rows.shape == (512,)
+    torch.testing.assert_close(rows.flip(1), again)  # the same positions of another member
+    whole = TASK.fit_calibration(logits.movedim(1, -1).flatten(0, 2).softmax(dim=1), targets.flatten())
+    assert TASK.fit_calibration(logits.softmax(dim=1), targets) == pytest.approx(whole, rel=0.15)
+
+
+def test_divergence_and_spread_of_masks_are_means_over_pixels() -> None:
+    one, two = TASK.predictions(MASKS), TASK.predictions(MASKS.flip(0))
+    rows = [p.movedim(1, -1).flatten(0, 2) for p in (one, two)]
+    assert TASK.divergence(one, two) == pytest.approx(TASK.divergence(*rows))
+    dense, flat = TASK.spread(), TASK.spread()
+    for mask, row in zip((one, two), rows, strict=True):
+        dense.add(mask)
+        flat.add(row)
+    pooled = (one.double() + two.double()) / 2
+    expected = flat.metrics(pooled.movedim(1, -1).flatten(0, 2))
+    assert dense.metrics(pooled) == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"of one shape, got \[6, 4, 5, 7\] and \[3, 4, 5, 7\]"):
+        TASK.divergence(one, two[:3])
+
+
+def test_numbers_of_examples_have_the_metrics_of_masks_as_their_mean() -> None:
+    scores = MASK.score(MASK.predictions(MASKS), MASK_TARGETS)
+    for metric in MASK.metrics:
+        found = metric.per_example(scores.tensors)
+        if metric.score:
+            assert found is not None
+            assert found.shape == (6,)
+            assert found.mean().item() == pytest.approx(metric.compute(scores))
 
 
 def test_the_pool_is_the_mean_of_the_probabilities() -> None:
@@ -88,7 +248,9 @@ def test_a_metric_is_found_by_its_name() -> None:
     assert TASK.metric("nll").compute(TASK.score(torch.tensor([[0.25, 0.75]]), torch.tensor([0]))) == (
         pytest.approx(math.log(4))
     )
-    with pytest.raises(ValueError, match=r"metrics of Classification\(\) are accuracy, nll, .*, got 'rmse'"):
+    with pytest.raises(
+        ValueError, match=r"metrics of Classification\(.*\) are accuracy, nll, .*, got 'rmse'"
+    ):
         TASK.metric("rmse")
 
 
@@ -122,6 +284,9 @@ def test_the_calibration_is_the_temperature_of_least_loss() -> None:
 
 def test_what_needs_classes_says_what_it_got() -> None:
     require_classification(TASK, "a cascade")
+    require_classification(DEFAULT_TASK, "a cascade")
+    with pytest.raises(ValueError, match=r"one class .* got Classification\(dim=1, ignore_index=255\)"):
+        require_classification(MASK, "a cascade")
     task: Task = Fractions(places=2)
     with pytest.raises(
         ValueError, match=r"a cascade needs a task with one class .* got Fractions\(places=2\)"

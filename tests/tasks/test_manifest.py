@@ -1,17 +1,33 @@
 """A task in a manifest: a name and options, which nothing is executed for."""
 
+import json
 from typing import Any
 
 import pytest
 
-from pfge.tasks import Classification
-from pfge.tasks.manifest import task_from_manifest, task_to_manifest
+from pfge.tasks import Classification, MultiLabel, Regression, Task
+from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from tests.tasks.fractions import Fractions
 
 
 def test_the_default_is_left_out_and_comes_back() -> None:
-    assert task_to_manifest(Classification()) is None
-    assert task_from_manifest(None) == Classification()
+    assert task_to_manifest(DEFAULT_TASK) is None
+    assert task_from_manifest(None) == DEFAULT_TASK
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Classification(),
+        Classification(dim=-1, ignore_index=-100),
+        MultiLabel(),
+        Regression(),
+        Regression(noise="predicted"),
+    ],
+)
+def test_a_task_that_was_given_comes_back(task: Task) -> None:
+    entry = json.loads(json.dumps(task_to_manifest(task)))
+    assert task_from_manifest(entry) == task
 
 
 def test_another_task_is_its_name_and_its_options() -> None:
@@ -27,13 +43,26 @@ def test_a_known_task_is_made_of_its_entry() -> None:
     [
         (
             {"name": "Fractions", "options": {}},
-            r"task must be one that this version knows, Classification, got 'Fractions'; update pfge, or",
+            r"knows, Classification, MultiLabel, Regression, got 'Fractions'; update pfge, or",
         ),
-        ({"name": "os.system", "options": {}}, r"this version knows, Classification, got 'os\.system'"),
         (
-            {"name": "Classification", "options": {"dim": 1}},
-            "options that Classification does not take: .*dim",
+            {"name": "os.system", "options": {}},
+            r"this version knows, Classification, MultiLabel, Regression, got 'os\.system'",
         ),
+        (
+            {"name": "Classification", "options": {"dims": 1}},
+            "options that Classification does not take: .*dims",
+        ),
+        (
+            {"name": "Classification", "options": {"dim": 0}},
+            "Classification does not take: dim must be .* got 0",
+        ),
+        ({"name": "Classification", "options": {"dim": True}}, "does not take: dim must be .* got True"),
+        ({"name": "Classification", "options": {"dim": [1]}}, r"does not take: dim must be .* got \[1\]"),
+        ({"name": "Classification", "options": {"ignore_index": 0.5}}, "ignore_index must be .* got 0.5"),
+        ({"name": "Regression", "options": {"noise": "none"}}, "noise must be .* got 'none'"),
+        ({"name": "Regression", "options": {"noise": ["fixed"]}}, r"noise must be .* got \['fixed'\]"),
+        ({"name": "MultiLabel", "options": {"labels": 3}}, "MultiLabel does not take: .*labels"),
         ({"name": "Classification"}, "task must have a name and options, got {'name': 'Classification'}"),
         ("Classification", "task must have a name and options, got 'Classification'"),
         ({"name": 3, "options": {}}, "task must have a name and options"),

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pfge.calibration import Calibration
 from pfge.cascade.cascade import NEVER, RULES, Cascade
 from pfge.ensemble import Ensemble
 from pfge.metrics.functional import negative_log_likelihood
-from pfge.metrics.scores import Scores
+from pfge.metrics.scores import Scores, score_examples
 from pfge.tasks import Classification
 from pfge.tasks.classification import require_classification
 
@@ -75,7 +76,7 @@ def fit_cascade(
 def fit_to_answers(
     answers: Tensor,
     targets: Tensor,
-    temperature: float = 1.0,
+    temperature: Calibration = 1.0,
     *,
     max_accuracy_loss: float | None = None,
     max_nll_increase: float | None = None,
@@ -127,7 +128,7 @@ def _orders(answers: Tensor, targets: Tensor) -> list[list[int]]:
 class _Stages:
     """How sure and how good the mean of the first 1, 2, ... members of an order is, [K, N] each."""
 
-    def __init__(self, order: Sequence[int], answers: Tensor, targets: Tensor, temperature: float):
+    def __init__(self, order: Sequence[int], answers: Tensor, targets: Tensor, temperature: Calibration):
         self.order = order
         # Pooled as a cascade pools them, so that rounding lets the same examples stop.
         task = Classification()
@@ -135,7 +136,7 @@ class _Stages:
         scores: list[Scores] = []
         for member in order:
             pool.add(answers[member])
-            scores.append(task.score(task.calibrate(pool.result(), temperature), targets))
+            scores.append(score_examples(task.calibrate(pool.result(), temperature), targets))
         self.log_loss = torch.stack([score.log_loss for score in scores])
         self.correct = torch.stack([score.correct for score in scores])
         self._confidence = torch.stack([score.confidence for score in scores])

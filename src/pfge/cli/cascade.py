@@ -50,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
     """Fit the cascade, write it, and print its quality and cost."""
     from pfge.cascade.fitting import fit_cascade
     from pfge.cli.tables import print_cascade
+    from pfge.metrics.scores import score_examples
     from pfge.reports.tables.cascade import MeasuredWay
 
     session = open_session_of(options)
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
             name,
             found.evaluated.double().mean().item(),
             int(found.evaluated.max()),
-            session.task.score(found.probabilities.cpu(), labels),
+            score_examples(found.probabilities.cpu(), labels),
             times,
         )
         for name, found, times in zip(ways, predictions, seconds, strict=True)

@@ -9,7 +9,8 @@ from typing import Protocol, TypeVar
 from pfge.lab.run.results import ComparisonRow, FormatRow
 from pfge.lab.run.typed_json import LARGEST_FLOAT
 from pfge.methods import row_order
-from pfge.tasks import Classification, Metric
+from pfge.tasks import Metric
+from pfge.tasks.manifest import DEFAULT_TASK
 
 UNPACKED = "float32"
 
@@ -35,7 +36,7 @@ def by_method(rows: Sequence[Found]) -> dict[str, list[Found]]:
 
 def main_metrics() -> list[Metric]:
     """Return the metrics that have columns in the tables of a comparison."""
-    return [metric for metric in Classification.metrics if metric.is_main]
+    return [metric for metric in DEFAULT_TASK.metrics if metric.is_main]
 
 
 def paired_metrics() -> list[Metric]:

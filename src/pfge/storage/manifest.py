@@ -142,12 +142,19 @@ def task_entries(task: dict[str, Any] | None) -> dict[str, Any]:
     return {} if task is None else {"task": task}
 
 
+def _of_labels(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def read_temperatures(path: Path, manifest: dict[str, Any], count: int) -> Temperatures:
-    """Return the temperatures in a manifest of that many members, which one from before calibration lacks."""
+    """Return the temperatures in a manifest of that many members, which one from before calibration lacks.
+
+    A list in the place of a number has one for each label.
+    """
     pooled = manifest.get("temperature", 1.0)
     members = manifest.get("member_temperatures")
     try:
-        found = Temperatures(pooled, None if members is None else tuple(members))
+        found = Temperatures(_of_labels(pooled), None if members is None else tuple(map(_of_labels, members)))
     except (TypeError, ValueError):
         found = None
     if found is None or (found.members is not None and len(found.members) != count):

@@ -5,7 +5,8 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from pfge.metrics.scores import Scores
+from pfge.calibration import Calibration
+from pfge.metrics.example_scores import ExampleScores
 from pfge.tasks.metric import Metric
 
 
@@ -58,21 +59,25 @@ class Task(ABC):
     A task is a value: a frozen dataclass whose fields are its options, numbers or texts that JSON can hold.
     Two tasks of the same options are equal, and `repr` is the constructor call.
 
-    A calibration is one positive number, found on predictions that the model was not trained on; 1 leaves
-    predictions as they are.
+    A calibration is one positive number, or one for each label, found on predictions that the model was not
+    trained on; 1 leaves predictions as they are.
 
     Example:
-        >>> from pfge.tasks import Classification, Task
-        >>> isinstance(Classification(), Task)
+        >>> from pfge.tasks import Regression, Task
+        >>> isinstance(Regression(), Task)
         True
-        >>> [metric.name for metric in Classification().metrics if metric.is_main]
-        ['accuracy', 'nll', 'ece']
+        >>> [metric.name for metric in Regression().metrics]
+        ['rmse', 'nll', 'crps', 'coverage']
     """
 
     @property
     @abstractmethod
     def metrics(self) -> tuple[Metric, ...]:
-        """What is computed from scores: the columns of every table, the most important first."""
+        """What is computed from scores: the columns of every table, the most important first.
+
+        A task whose examples may have several shapes lists those of all of them; `Metric.of` says which
+        scores have which.
+        """
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
@@ -81,7 +86,8 @@ class Task(ABC):
         Args:
             outputs: Of the model, for a batch.
             targets: The true answers.
-            reduction: The mean over examples, or their sum, which can be added over batches of any size.
+            reduction: The mean over examples, or that times their number, which can be added over batches
+                of any size.
         """
 
     @abstractmethod
@@ -101,24 +107,43 @@ class Task(ABC):
         """Return an accumulator of how much members' predictions differ."""
 
     @abstractmethod
-    def score(self, predictions: Tensor, targets: Tensor) -> Scores:
-        """Return the scores of each example."""
+    def score(self, predictions: Tensor, targets: Tensor) -> ExampleScores:
+        """Return the scores of each example, from which the metrics are computed.
+
+        Raises:
+            ValueError: Predictions or targets do not fit the task; the message has their shapes.
+        """
 
     @abstractmethod
     def divergence(self, expected: Tensor, predictions: Tensor) -> float:
         """Return how far predictions are from those that were expected; 0 if they are equal."""
 
     @abstractmethod
-    def fit_calibration(self, predictions: Tensor, targets: Tensor) -> float:
-        """Return the calibration that makes predictions most likely; 1, with a warning, if none does."""
+    def fit_calibration(self, predictions: Tensor, targets: Tensor) -> Calibration:
+        """Return the calibration that makes the targets most likely; 1, with a warning, if none does."""
 
     @abstractmethod
-    def calibrate(self, predictions: Tensor, calibration: float) -> Tensor:
-        """Return predictions, a member's or pooled ones, at a calibration."""
+    def calibrate(self, predictions: Tensor, calibration: Calibration | Tensor) -> Tensor:
+        """Return predictions, a member's or pooled ones, at a calibration.
 
-    def summarize(self, scores: Scores) -> dict[str, float]:
-        """Return every metric of scored examples by its name."""
-        return {metric.name: metric.compute(scores) for metric in self.metrics}
+        Args:
+            predictions: Of any number of examples.
+            calibration: As from `fit_calibration`. In the graph of an export it is a tensor.
+        """
+
+    def calibration_sample(self, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the part of predictions and targets that a calibration is fitted on: here all of them.
+
+        A task of large predictions keeps few for each example. The choice depends on the targets alone, so
+        that it is the same for each member.
+        """
+        return predictions, targets
+
+    def summarize(self, scores: ExampleScores) -> dict[str, float]:
+        """Return every metric that scored examples have by its name."""
+        return {
+            metric.name: metric.compute(scores) for metric in self.metrics if isinstance(scores, metric.of)
+        }
 
     def metric(self, name: str) -> Metric:
         """Return the metric of a name."""

@@ -1,25 +1,44 @@
-"""One class for each example."""
+"""One class for each example, or for each of its positions."""
 
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pfge.calibration import fit_temperature, log_probabilities, scale_probabilities
+from pfge.calibration import Calibration, fit_temperature, log_probabilities, scale_probabilities
+from pfge.metrics.example_scores import ExampleScores
+from pfge.metrics.position_scores import PositionScores, mark_valid, require_positions, score_positions
 from pfge.metrics.scores import Scores, score_examples
 from pfge.metrics.uncertainty import MemberSpread, kl_divergence
 from pfge.tasks.base import Task
 from pfge.tasks.mean_pool import MeanPool
 from pfge.tasks.metric import Metric
 
+SAMPLED = 256
+"""Positions of an example that a temperature is fitted on."""
+
 
 @dataclass(frozen=True)
 class Classification(Task):
-    """Logits [N, C] and one true class for each example, [N].
+    """Logits with classes along one dimension, and the true class of each example or of each position.
 
-    The loss is the cross-entropy. A member's prediction is p_k = softmax(logits), the pooled one the mean of
-    these, and the calibration a temperature T: p becomes softmax(log p / T).
+    | outputs | targets | |
+    |---|---|---|
+    | [N, C] | [N] | one class for each example |
+    | [N, C, H, W] | [N, H, W] | a mask: one class for each pixel |
+    | [N, T, C] | [N, T] | with `dim=-1`: one class for each token |
+
+    The loss is the cross-entropy, the mean over positions. A member's prediction is p_k = softmax(logits),
+    the pooled one the mean of these, and the calibration a temperature T: p becomes softmax(log p / T).
+    Scores of positions are sums for each example (`pfge.metrics.PositionScores`); their accuracy is the
+    pixel accuracy. A temperature is fitted on at most 256 positions of each example.
+
+    Args:
+        dim: The dimension of the classes, not the first, which is that of the examples.
+        ignore_index: The target of positions that count neither in the loss nor in scores.
 
     Example:
         >>> import torch
@@ -31,73 +50,215 @@ class Classification(Task):
                 [0.1192, 0.8808]])
         >>> round(task.summarize(task.score(predictions, torch.tensor([0, 1])))["nll"], 4)
         0.41
+
+        Two images of 4 x 4 pixels, and the upper half of their masks:
+
+        >>> masks = Classification(ignore_index=255)
+        >>> logits = torch.zeros(2, 3, 4, 4)
+        >>> logits[:, 1] = 1.0
+        >>> targets = torch.full((2, 4, 4), 255)
+        >>> targets[:, :2] = 1
+        >>> found = masks.summarize(masks.score(masks.predictions(logits), targets))
+        >>> found["accuracy"], found["mean_iou"]
+        (1.0, 1.0)
     """
 
+    dim: int = 1
+    ignore_index: int | None = None
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "accuracy",
             "accuracy",
             "higher",
-            Scores.accuracy,
+            methodcaller("accuracy"),
             "%",
             2,
             "correct",
             is_main=True,
             uses_confidence=False,
+            weight="positions",
         ),
-        Metric("nll", "NLL", "lower", Scores.negative_log_likelihood, score="log_loss", is_main=True),
-        Metric("brier", "Brier score", "lower", Scores.brier_score, score="brier"),
-        Metric("ece", "ECE", "lower", Scores.expected_calibration_error, "%", 2, is_main=True),
+        Metric(
+            "nll",
+            "NLL",
+            "lower",
+            methodcaller("negative_log_likelihood"),
+            score="log_loss",
+            is_main=True,
+            weight="positions",
+        ),
+        Metric(
+            "brier", "Brier score", "lower", methodcaller("brier_score"), score="brier", weight="positions"
+        ),
+        Metric("ece", "ECE", "lower", methodcaller("expected_calibration_error"), "%", 2, is_main=True),
         Metric(
             "ece_equal_mass",
             "ECE, equal mass",
             "lower",
-            lambda scores: scores.expected_calibration_error(equal_mass=True),
+            methodcaller("expected_calibration_error", equal_mass=True),
             "%",
             2,
+            of=Scores,
         ),
-        Metric("mce", "MCE", "lower", Scores.maximum_calibration_error, "%", 2),
-        Metric("aurc", "AURC", "lower", Scores.area_under_risk_coverage),
-        Metric("entropy", "entropy", "lower", Scores.mean_entropy, score="entropy"),
+        Metric("mce", "MCE", "lower", methodcaller("maximum_calibration_error"), "%", 2),
+        Metric("aurc", "AURC", "lower", methodcaller("area_under_risk_coverage"), of=Scores),
+        Metric(
+            "entropy", "entropy", "lower", methodcaller("mean_entropy"), score="entropy", weight="positions"
+        ),
+        Metric(
+            "mean_iou",
+            "mean IoU",
+            "higher",
+            methodcaller("mean_iou"),
+            "%",
+            2,
+            is_main=True,
+            uses_confidence=False,
+            of=PositionScores,
+        ),
     )
 
+    def __post_init__(self) -> None:
+        if type(self.dim) is not int or self.dim == 0:
+            raise ValueError(
+                f"dim must be the dimension of the classes, such as 1 or -1, and not 0, got {self.dim!r}"
+            )
+        if self.ignore_index is not None and type(self.ignore_index) is not int:
+            raise ValueError(f"ignore_index must be a whole number or None, got {self.ignore_index!r}")
+
     def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
-        """Return the cross-entropy, in the outputs' own type."""
-        return cross_entropy(outputs, targets, reduction=reduction)
+        """Return the cross-entropy, in the outputs' own type; 0 if every position is ignored."""
+        if outputs.ndim == 2 and self.ignore_index is None:
+            return cross_entropy(outputs, targets, reduction=reduction)
+        by_class = outputs.movedim(self.dim, 1)
+        if self.ignore_index is None:
+            mean = cross_entropy(by_class, targets)
+        else:
+            total = cross_entropy(by_class, targets, ignore_index=self.ignore_index, reduction="sum")
+            mean = total / (targets != self.ignore_index).sum().clamp(min=1)
+        return mean if reduction == "mean" else mean * len(targets)
 
     def predictions(self, outputs: Any) -> Tensor:
-        """Return softmax(outputs), [N, C], in float32."""
-        if not isinstance(outputs, Tensor) or outputs.ndim != 2:
-            found = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise ValueError(f"the model must return logits [N, C], got {found}; pass forward= to pick them")
-        return outputs.float().softmax(dim=1)
+        """Return softmax(outputs) along the classes, in float32."""
+        if not isinstance(outputs, Tensor):
+            raise ValueError(
+                f"the model must return logits, got {type(outputs).__name__}; pass forward= to pick them"
+            )
+        shape = list(outputs.shape)
+        if not -outputs.ndim < self.dim < outputs.ndim or outputs.ndim < 2:
+            raise ValueError(
+                f"{self} takes logits with examples first and classes along dimension {self.dim}, got {shape}"
+            )
+        if shape[self.dim] < 2:
+            raise ValueError(
+                f"{self} takes logits of at least two classes along dimension {self.dim}, got {shape}; one "
+                "logit for yes or no is MultiLabel()'s"
+            )
+        return outputs.float().softmax(dim=self.dim)
 
     def pool(self) -> MeanPool:
         """Return an empty pool: the mean of members' probabilities."""
         return MeanPool()
 
     def spread(self) -> MemberSpread:
-        """Return an accumulator of mutual information and disagreement."""
-        return MemberSpread()
+        """Return an accumulator of mutual information and disagreement, means over positions."""
+        return MemberSpread(self._rows)
 
-    def score(self, predictions: Tensor, targets: Tensor) -> Scores:
-        """Return the scores of each example."""
-        return score_examples(predictions, targets)
+    def score(self, predictions: Tensor, targets: Tensor) -> ExampleScores:
+        """Return the scores of each example; sums over its positions if it has positions."""
+        if predictions.ndim == 2 and self.ignore_index is None:
+            return score_examples(predictions, targets)
+        return score_positions(predictions, targets, self.dim, self.ignore_index)
 
     def divergence(self, expected: Tensor, predictions: Tensor) -> float:
-        """Return the mean over examples of KL(expected || predictions), in nats."""
-        return kl_divergence(expected, predictions)
+        """Return the mean over examples, and positions, of KL(expected || predictions), in nats."""
+        if expected.shape != predictions.shape:
+            raise ValueError(
+                f"the divergence takes two predictions of one shape, got {list(expected.shape)} and "
+                f"{list(predictions.shape)}"
+            )
+        return kl_divergence(self._rows(expected), self._rows(predictions))
 
     def fit_calibration(self, predictions: Tensor, targets: Tensor) -> float:
         """Return the temperature that minimizes the negative log-likelihood; see `fit_temperature`."""
-        return fit_temperature(log_probabilities(predictions), targets).value
+        rows, of_rows = self.calibration_sample(predictions, targets)
+        if not len(rows):
+            raise ValueError(
+                f"a temperature is fitted on at least one target, but all of {list(targets.shape)} are "
+                f"{self.ignore_index}, which is ignored"
+            )
+        return fit_temperature(log_probabilities(rows), of_rows).value
 
-    def calibrate(self, predictions: Tensor, calibration: float) -> Tensor:
+    def calibration_sample(self, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows [M, C] and targets [M]: at most 256 positions of each example, drawn with a fixed seed.
+
+        Rows [N, C] without ignored targets are returned as they are.
+        """
+        if predictions.ndim == 2 and self.ignore_index is None:
+            return predictions, targets
+        by_position = require_positions(predictions, targets, self.dim)
+        classes = by_position.shape[-1]
+        valid = mark_valid(targets, classes, self.ignore_index)
+        rows, of_rows = [predictions.new_zeros(0, classes)], [targets.new_zeros(0)]
+        for example, where in enumerate(valid):
+            places = where.reshape(-1).nonzero()[:, 0]
+            if len(places) > SAMPLED:
+                # Not evenly spaced: a regular grid over flattened images would be a few of their columns.
+                drawn = torch.randperm(len(places), generator=torch.Generator().manual_seed(0))[:SAMPLED]
+                places = places[drawn.to(places.device)]
+            rows.append(by_position[example].reshape(-1, classes)[places.to(predictions.device)])
+            of_rows.append(targets[example].reshape(-1)[places])
+        return torch.cat(rows), torch.cat(of_rows)
+
+    def calibrate(self, predictions: Tensor, calibration: Calibration | Tensor) -> Tensor:
         """Return softmax(log p / T); the predictions themselves if T is 1."""
-        return scale_probabilities(predictions, calibration)
+        return scale_probabilities(predictions, calibration, dim=self.dim)
+
+    def _rows(self, predictions: Tensor) -> Tensor:
+        by_position = predictions.movedim(self.dim, -1)
+        return by_position if by_position.ndim == 2 else by_position.flatten(0, -2)
+
+
+@dataclass(frozen=True)
+class AssumedClassification(Classification):
+    """What an ensemble assumes if no task is given: logits [N, C] and nothing else.
+
+    Outputs of another shape could mean several things, so that they are refused until a task is named.
+    """
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:  # type: ignore[override]
+        """Those of examples without positions."""
+        return tuple(metric for metric in Classification.metrics if metric.of is not PositionScores)
+
+    def predictions(self, outputs: Any) -> Tensor:
+        """Return softmax(outputs), [N, C], in float32."""
+        if isinstance(outputs, Tensor) and outputs.ndim != 2:
+            raise ValueError(
+                f"without a task the model must return logits [N, C], got {list(outputs.shape)}; pass "
+                f"{_tasks_for(outputs.ndim)} from pfge.tasks"
+            )
+        return super().predictions(outputs)
+
+
+def _tasks_for(dimensions: int) -> str:
+    if dimensions < 2:
+        return "task=Regression()"
+    masks = "task=Classification() for classes along dimension 1, as in [N, C, H, W]"
+    tokens = "task=Classification(dim=-1) for classes along the last, as in [N, T, C]"
+    numbers = 'task=Regression(noise="predicted") for [N, D, 2]'
+    return f"{masks}, {tokens}" + (f", or {numbers}," if dimensions == 3 else "")
 
 
 def require_classification(task: Task, what: str) -> None:
-    """Raise a ValueError unless a task is one of classes, which `what` needs."""
-    if not isinstance(task, Classification):
+    """Raise a ValueError unless a task may have one class for each example, which `what` needs."""
+    if not isinstance(task, Classification) or task.ignore_index is not None or task.dim not in (1, -1):
         raise ValueError(f"{what} needs a task with one class for each example, Classification(), got {task}")
+
+
+def require_one_class(predictions: Tensor, what: str) -> None:
+    """Raise a ValueError unless predictions are of one class for each example, [N, C], which `what` needs."""
+    if predictions.ndim != 2:
+        raise ValueError(
+            f"{what} needs one class for each example, predictions [N, C], got {list(predictions.shape)}"
+        )

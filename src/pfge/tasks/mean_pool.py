@@ -27,7 +27,7 @@ class MeanPool:
     def add(self, predictions: Tensor) -> None:
         """Add one more member's predictions, of the shape of the others'."""
         if self._total is None:
-            self._total = predictions.detach().to(_sum_type(predictions.device), copy=True)
+            self._total = predictions.detach().to(sum_type(predictions.device), copy=True)
         elif predictions.shape != self._total.shape:
             raise ValueError(
                 f"every member must predict the same examples, got predictions of shape "
@@ -53,5 +53,6 @@ class MeanPool:
         return self._total
 
 
-def _sum_type(device: torch.device) -> torch.dtype:
+def sum_type(device: torch.device) -> torch.dtype:
+    """Return the widest floating-point type of a device."""
     return torch.float32 if device.type == "mps" else torch.float64

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pfge.calibration import Calibration
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images
 from pfge.lab.evaluation.pooled_members import PooledMembers
 from pfge.lab.session import Session
-from pfge.metrics.scores import Scores
+from pfge.metrics.example_scores import ExampleScores
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class PooledEvaluation:
 
     predictions: Tensor
     at_temperatures: Tensor
-    scores: Scores
+    scores: ExampleScores
     metrics: dict[str, float]
 
 
@@ -40,7 +41,7 @@ class Evaluation:
     last: PooledEvaluation | None
     members: list[dict[str, float]]
     growing: list[dict[str, float]]
-    member_temperatures: list[float]
+    member_temperatures: list[Calibration]
 
 
 def predict(session: Session, ensemble: Ensemble, data: Images, name: str) -> Iterator[Tensor]:
@@ -78,7 +79,7 @@ def evaluate(
     targets: Tensor,
     *,
     last: int | None = None,
-    member_temperatures: Sequence[float] | None = None,
+    member_temperatures: Sequence[Calibration] | None = None,
     fit_temperatures: bool = False,
 ) -> Evaluation:
     """Return the results of all members, of the last few, of each, and of the first 1, 2, ... members.
@@ -115,7 +116,9 @@ def evaluate(
     )
 
 
-def _put_together(members: PooledMembers, scores: Scores, metrics: dict[str, float]) -> PooledEvaluation:
+def _put_together(
+    members: PooledMembers, scores: ExampleScores, metrics: dict[str, float]
+) -> PooledEvaluation:
     return PooledEvaluation(
         members.predictions, members.at_temperatures, scores, metrics | members.differences()
     )

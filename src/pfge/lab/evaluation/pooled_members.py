@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from pfge.calibration import Calibration
 from pfge.tasks import Spread, Task
 
 
@@ -14,7 +15,7 @@ class PooledMembers:
         temperature: Of the pooled prediction, as an ensemble has it.
     """
 
-    def __init__(self, task: Task, temperature: float = 1.0):
+    def __init__(self, task: Task, temperature: Calibration = 1.0):
         self.spread: Spread = task.spread()
         self._task = task
         self._temperature = temperature
@@ -22,7 +23,7 @@ class PooledMembers:
         self._at_temperatures = torch.zeros(())
         self._members = 0
 
-    def add(self, predictions: Tensor, temperature: float = 1.0) -> None:
+    def add(self, predictions: Tensor, temperature: Calibration = 1.0) -> None:
         """Add one more member's predictions.
 
         Args:

@@ -1,7 +1,7 @@
 """Turn what a method collected into a saved ensemble and a line of results."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from pfge.lab.run.result_lines import append_row, require_rows
 from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, ComparisonRow
 from pfge.lab.session import Session
 from pfge.methods import Setting, is_starred, known_rows, starred
-from pfge.metrics.scores import Scores
+from pfge.metrics.example_scores import ExampleScores
 from pfge.storage.files import write_tensors
 from pfge.storage.manifest import MANIFEST
 from pfge.tasks import Task
@@ -204,5 +204,5 @@ def _measure(
     return measured, scores
 
 
-def _by_name(scores: Scores, prefix: str) -> dict[str, Tensor]:
-    return {f"{prefix}.{field.name}": getattr(scores, field.name) for field in fields(scores)}
+def _by_name(scores: ExampleScores, prefix: str) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in scores.tensors.items()}

@@ -12,7 +12,7 @@ from pfge.lab.evaluation.ood import ood_metrics, ood_scores
 from pfge.lab.evaluation.pooled_members import PooledMembers
 from pfge.lab.run.results import CorruptedInputs, EnsembleEvaluation, Separation, UnknownInputs
 from pfge.lab.session import Session
-from pfge.metrics.scores import Scores
+from pfge.metrics.example_scores import ExampleScores
 
 
 def assess(
@@ -53,7 +53,7 @@ def assess(
         data=session.experiment.data.name,
         images=len(test),
         test=_metrics(session, known, scores) | _differences(session, known, against),
-        reliability=scores.reliability().to_dict(),
+        reliability=scores.reliability().to_dict() if hasattr(scores, "reliability") else {},
         ood={name: _tell_apart(session, ensemble, known, name, data) for name, data in unknown.items()},
         corruptions={
             name: [_corrupt(session, ensemble, name, strength, seed) for strength in STRENGTHS]
@@ -75,7 +75,7 @@ def _pool(session: Session, ensemble: Ensemble, data: Images, name: str) -> Pool
     return pooled
 
 
-def _metrics(session: Session, pooled: PooledMembers, scores: Scores) -> dict[str, float]:
+def _metrics(session: Session, pooled: PooledMembers, scores: ExampleScores) -> dict[str, float]:
     return session.task.summarize(scores) | pooled.differences()
 
 

@@ -15,6 +15,7 @@ from pfge.lab.run.results import AdjacentMembers, Diagnosis
 from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import Setting, find_reference, schedule_of
+from pfge.metrics.scores import score_examples
 from pfge.metrics.uncertainty import disagreement
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
@@ -110,7 +111,7 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
 def share_of_errors(task: Task, predictions: Tensor, targets: Tensor) -> float:
     """Return the share of examples whose most probable class is wrong."""
     require_classification(task, "a diagnosis")
-    return (1 - task.score(predictions, targets).correct).mean().item()
+    return (1 - score_examples(predictions, targets).correct).mean().item()
 
 
 def _losses(session: Session, ensemble: Ensemble, data: Images, name: str) -> list[float]:

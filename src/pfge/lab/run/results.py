@@ -19,7 +19,7 @@ from pfge.lab.run.typed_json import (
     require_keys,
 )
 from pfge.methods import START, known_rows, starred
-from pfge.tasks import Classification
+from pfge.tasks.manifest import DEFAULT_TASK
 
 VERSION = 1
 """Of the format of results. Results from before there were versions have no such key, and the same others."""
@@ -31,13 +31,20 @@ def expected_rows(methods: Iterable[str]) -> set[str]:
 
 
 def _require_main_metrics(value: Mapping[str, float], at: str) -> None:
-    require_keys(*(metric.name for metric in Classification.metrics if metric.is_main))(value, at)
+    require_keys(*(metric.name for metric in DEFAULT_TASK.metrics if metric.is_main))(value, at)
+
+
+def _require_fitted(value: Any, at: str) -> None:
+    for number in value if isinstance(value, list | tuple) else [value]:
+        require_finite(decode(float, number, at), at)
 
 
 Quantity = Literal["train_loss", "train_error", "test_error"]
 """What is measured on a plane, and at the least along a curve."""
 Count = Annotated[int, at_least(1)]
 Finite = Annotated[float, require_finite]
+FittedNumber = Annotated[Any, _require_fitted]
+"""A calibration: a number, or a list with one for each label."""
 Place = tuple[Finite, Finite]
 """Coordinates on a plane."""
 Metrics = Annotated[Mapping[str, Finite], _require_main_metrics]
@@ -91,7 +98,7 @@ class ResultRow(Result, ABC):
 class AtTemperature:
     """Metrics of pooled predictions with a temperature of the mean, fitted on validation data."""
 
-    temperature: Finite
+    temperature: FittedNumber
     metrics: OfParts
 
 
@@ -99,7 +106,7 @@ class AtTemperature:
 class AtMemberTemperatures:
     """Metrics of pooled predictions with a temperature for each member."""
 
-    temperatures: Sequence[Finite]
+    temperatures: Sequence[FittedNumber]
     metrics: OfParts
 
 
@@ -300,8 +307,8 @@ class EnsembleEvaluation(Result):
     model: str | None
     members: Count
     bytes: Count
-    temperature: Finite
-    member_temperatures: Sequence[Finite] | None
+    temperature: FittedNumber
+    member_temperatures: Sequence[FittedNumber] | None
     data: str
     images: Count
     test: Metrics

@@ -15,6 +15,7 @@ from pfge.connectivity.tracing import CurveTrace, trace_curve
 from pfge.lab.data import Batch, take
 from pfge.lab.data.seeding import derive_seed, generator
 from pfge.lab.session import Session
+from pfge.metrics.scores import score_examples
 from pfge.schedules import pretraining_schedule
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 from pfge.tasks.classification import require_classification
@@ -130,7 +131,7 @@ def _loss_and_error(session: Session, model: nn.Module, source: Iterable[Batch])
     for batch in source:
         outputs = session.engine.forward(model, batch).float()
         loss += task.loss(outputs, batch[1], reduction="sum").item()
-        scores = task.score(task.predictions(outputs).cpu(), batch[1].cpu())
+        scores = score_examples(task.predictions(outputs).cpu(), batch[1].cpu())
         errors += (1 - scores.correct).sum().item()
         count += len(scores)
     return loss / count, errors / count

@@ -15,7 +15,7 @@ from pfge.reports.tables.cells import Count, Number, Text
 from pfge.reports.tables.render_html import to_html
 from pfge.reports.tables.table import Row, Table, columns, method_row
 from pfge.storage.files import checksum
-from pfge.tasks import Classification
+from pfge.tasks.manifest import DEFAULT_TASK
 
 MANY_PANELS = 5
 """From here on panels are smaller; four stand two by two."""
@@ -160,7 +160,7 @@ def _files(run: Run) -> str:
 
 def _seeds(run: Run) -> str:
     """Return every metric that all rows have, as it is in the file."""
-    names = [m.name for m in Classification.metrics if all(m.name in r.metrics["test"] for r in run.results)]
+    names = [m.name for m in DEFAULT_TASK.metrics if all(m.name in r.metrics["test"] for r in run.results)]
     rows = [
         method_row(
             method,

@@ -10,7 +10,7 @@ from pfge.reports.run import Run
 from pfge.reports.significance import UNKNOWN, Gap, find_gaps
 from pfge.reports.statistics import MethodSummary, summarize, summarize_formats
 from pfge.reports.tables.cells import Number
-from pfge.tasks import Classification
+from pfge.tasks.manifest import DEFAULT_TASK
 
 SAME = 0.001
 """KL in nats up to which two ensembles are said to predict nearly the same."""
@@ -136,7 +136,7 @@ def _nll(row: MethodSummary) -> float:
 
 
 def _show(row: MethodSummary, name: str) -> str:
-    return str(Number.of_metric(Classification().metric(name), row.metrics[name]))
+    return str(Number.of_metric(DEFAULT_TASK.metric(name), row.metrics[name]))
 
 
 def _memory(row: MethodSummary) -> str:

@@ -1,0 +1,193 @@
+"""Numbers, predicted by a mean and a variance."""
+
+import math
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from pfge.calibration import Calibration, fit_noise_variance, fit_variance_factor, require_temperature
+from pfge.metrics.checks import SMALLEST
+from pfge.metrics.gaussian_scores import GaussianScores, score_gaussians
+from pfge.tasks.base import Task
+from pfge.tasks.metric import Metric
+from pfge.tasks.mixture_pool import MixturePool
+
+
+@dataclass(frozen=True)
+class Regression(Task):
+    """D numbers for each example; targets are [N] or [N, D].
+
+    | noise | outputs | |
+    |---|---|---|
+    | "fixed" | [N] or [N, D] | means; the loss is the mean squared error |
+    | "predicted" | [N, 2] or [N, D, 2] | means and the logarithms of variances; the loss is the NLL |
+
+    Predictions are [N, D, 2], means and variances, so that `[..., 0]` are the means. Members are pooled as a
+    mixture: with means m_k and variances v_k of K members,
+
+        mean = (1 / K) * sum over k of m_k
+        variance = (1 / K) * sum over k of v_k + (1 / K) * sum over k of (m_k - mean)^2
+
+    Pooled predictions are scored as the normal distribution of this mean and variance.
+
+    The calibration is a factor on the variance, as N(m, v) to the power 1 / T is N(m, T v) up to its scale.
+    For "fixed" noise, members predict the variance 1, and the factor is on this part of the pooled variance
+    alone: it is the variance of the noise. Without it, NLL, CRPS and coverage depend on the unit of the
+    targets.
+
+    Args:
+        noise: Whether one variance is fitted to all examples afterwards, or the model predicts it for each.
+
+    References:
+        Lakshminarayanan, Pritzel, Blundell, "Simple and Scalable Predictive Uncertainty Estimation using
+        Deep Ensembles", NeurIPS 2017.
+
+    Example:
+        Two members predict 1 and 3 with a variance of 1:
+
+        >>> import torch
+        >>> from pfge.tasks import Regression
+        >>> task, pool = Regression(noise="predicted"), Regression(noise="predicted").pool()
+        >>> for mean in (1.0, 3.0):
+        ...     pool.add(task.predictions(torch.tensor([[mean, 0.0]])))
+        >>> pool.result()  # 1 and 1 of the difference
+        tensor([[[2., 2.]]], dtype=torch.float64)
+        >>> task.calibrate(pool.result(), 1.5)
+        tensor([[[2., 3.]]], dtype=torch.float64)
+        >>> task.summarize(task.score(pool.result(), torch.tensor([2.5])))["rmse"]
+        0.5
+    """
+
+    noise: Literal["fixed", "predicted"] = "fixed"
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric(
+            "rmse",
+            "RMSE",
+            "lower",
+            methodcaller("root_mean_squared_error"),
+            is_main=True,
+            uses_confidence=False,
+        ),
+        Metric(
+            "nll", "NLL", "lower", methodcaller("negative_log_likelihood"), score="log_loss", is_main=True
+        ),
+        Metric("crps", "CRPS", "lower", methodcaller("mean_crps"), score="crps", is_main=True),
+        Metric(
+            "coverage",
+            "90% coverage",
+            "closer",
+            methodcaller("coverage"),
+            "%",
+            2,
+            "covered",
+            is_main=True,
+            aim=0.9,
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.noise not in ("fixed", "predicted"):
+            raise ValueError(f'noise must be "fixed" or "predicted", got {self.noise!r}')
+
+    def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
+        """Return the mean squared error, or the negative log-likelihood if variances are predicted."""
+        means, log_variances = self._split(outputs)
+        if targets.numel() != means.numel() or len(targets) != len(means):
+            raise ValueError(
+                f"{self} takes targets [N] or [N, D] for outputs {list(outputs.shape)}, got "
+                f"{list(targets.shape)}"
+            )
+        # Of one shape: [N, 1] and [N] would otherwise give all N^2 differences.
+        squares = (targets.reshape(means.shape) - means).square()
+        if log_variances is None:
+            mean = squares.mean()
+        else:
+            mean = (log_variances + math.log(2 * math.pi) + squares * (-log_variances).exp()).mean() / 2
+        return mean if reduction == "mean" else mean * len(targets)
+
+    def predictions(self, outputs: Any) -> Tensor:
+        """Return means and variances, [N, D, 2], in float32.
+
+        A predicted variance below the smallest normal float32 counts as that.
+        """
+        if not isinstance(outputs, Tensor):
+            raise ValueError(
+                f"{self} takes a tensor of numbers, got {type(outputs).__name__}; pass forward= to pick it"
+            )
+        means, log_variances = self._split(outputs)
+        means = means.float()
+        if log_variances is None:
+            variances = torch.ones_like(means)
+        else:
+            variances = log_variances.float().exp().clamp(min=SMALLEST)
+        return torch.stack([means, variances], dim=-1)
+
+    def pool(self) -> MixturePool:
+        """Return an empty pool: mean and variance of the mixture of members."""
+        return MixturePool()
+
+    def spread(self) -> "MeansSpread":
+        """Return an accumulator of how much members' means differ."""
+        return MeansSpread()
+
+    def score(self, predictions: Tensor, targets: Tensor) -> GaussianScores:
+        """Return the scores of each example."""
+        return score_gaussians(predictions, targets)
+
+    def divergence(self, expected: Tensor, predictions: Tensor) -> float:
+        """Return the mean over numbers of KL(expected || predictions) of normal distributions, in nats."""
+        if expected.shape != predictions.shape or expected.shape[-1] != 2:
+            raise ValueError(
+                f"the divergence takes two predictions [N, D, 2], got {list(expected.shape)} and "
+                f"{list(predictions.shape)}"
+            )
+        (m, v), (n, w) = expected.double().unbind(dim=-1), predictions.double().unbind(dim=-1)
+        return ((w / v).log() + (v + (m - n).square()) / w - 1).mean().item() / 2
+
+    def fit_calibration(self, predictions: Tensor, targets: Tensor) -> float:
+        """Return the factor on the variance; see `fit_noise_variance` and `fit_variance_factor`."""
+        fit = fit_noise_variance if self.noise == "fixed" else fit_variance_factor
+        return fit(predictions, targets)
+
+    def calibrate(self, predictions: Tensor, calibration: Calibration | Tensor) -> Tensor:
+        """Return predictions with the variance, or its part of fixed noise, times a factor."""
+        factor = require_temperature(calibration)
+        if not isinstance(factor, Tensor) and factor == 1:
+            return predictions
+        means, variances = predictions.unbind(dim=-1)
+        scaled = variances - 1 + factor if self.noise == "fixed" else variances * factor
+        return torch.stack([means, scaled], dim=-1)
+
+    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return means [N, D] and, if they are predicted, the logarithms of variances [N, D]."""
+        shape = list(outputs.shape)
+        if self.noise == "fixed":
+            if outputs.ndim not in (1, 2):
+                raise ValueError(f"{self} takes means [N] or [N, D], got {shape}")
+            return outputs.reshape(len(outputs), -1) if outputs.ndim == 1 else outputs, None
+        if outputs.ndim not in (2, 3) or shape[-1] != 2:
+            raise ValueError(
+                f"{self} takes means and logarithms of variances, [N, 2] or [N, D, 2], got {shape}"
+            )
+        wide = outputs if outputs.ndim == 3 else outputs.unsqueeze(1)
+        return wide[..., 0], wide[..., 1]
+
+
+class MeansSpread:
+    """How much members' means differ: their variance, the mean over all numbers."""
+
+    def __init__(self) -> None:
+        self._pool = MixturePool()
+
+    def add(self, predictions: Tensor) -> None:
+        """Add one more member's predictions."""
+        self._pool.add(predictions)
+
+    def metrics(self, pooled: Tensor) -> dict[str, float]:  # noqa: ARG002
+        """Return the variance of members' means, which one member does not have."""
+        if self._pool.members < 2:
+            return {}
+        return {"variance_of_means": self._pool.variance_of_means().mean().item()}
