@@ -47,3 +47,14 @@ def test_of_outputs_by_name_the_logits_are_taken() -> None:
     x = torch.ones(2, 3)
     for batch in (x, {"x": x}, UserDict(x=x), (x, torch.zeros(2))):
         assert torch.equal(call_model(Named(), batch), 2 * x)
+
+
+class Sum(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + 10 * y
+
+
+def test_several_inputs_are_the_arguments_of_the_model() -> None:
+    x, y = torch.ones(2, 3), torch.full((2, 3), 2.0)
+    for inputs in ((x, y), [x, y]):
+        assert torch.equal(call_model(Sum(), (inputs, torch.zeros(2))), torch.full((2, 3), 21.0))

@@ -13,6 +13,8 @@ Batch = TypeVar("Batch")
 def call_model(model: nn.Module, batch: Any) -> Any:
     """Call a model on a tensor, on a dict of keyword arguments, or on the first entry of a pair.
 
+    That entry may also be a tuple or a list of the model's arguments.
+
     Of outputs by name, as the models of transformers return them, it gives the `logits`.
     """
     match batch:
@@ -20,6 +22,8 @@ def call_model(model: nn.Module, batch: Any) -> Any:
             return _pick_logits(model(batch))
         case Mapping():
             return _pick_logits(model(**batch))
+        case [tuple() | list() as arguments, *_]:
+            return _pick_logits(model(*arguments))
         case [first, *_]:
             return call_model(model, first)
     raise TypeError(

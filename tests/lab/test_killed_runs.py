@@ -48,16 +48,17 @@ SETTINGS = (
 )
 
 
-def command(out: Path) -> list[str]:
+def command(out: Path, settings: Sequence[str]) -> list[str]:
     code = "import sys, torch; torch.set_num_threads(1); from pfge.cli.main import main; sys.exit(main())"
-    overrides = [part for setting in SETTINGS for part in ("--set", setting)]
+    overrides = [part for setting in settings for part in ("--set", setting)]
     return [sys.executable, "-c", code, "compare", "--out", str(out), *overrides]
 
 
-def start(folder: Path, out: Path) -> subprocess.Popen[str]:
+def start(folder: Path, out: Path, settings: Sequence[str] = SETTINGS) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command(out), cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+    arguments = command(out, settings)
+    return subprocess.Popen(arguments, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
 def finish(process: subprocess.Popen[str]) -> None:
@@ -98,6 +99,33 @@ def test_a_killed_command_ends_with_the_bytes_of_one_that_was_not(workplace: Pat
     assert len(outcome(out)) == 1 + 1 + 4 + (1 + 12 + 12 + 4) + 7
     assert outcome(out) == outcome(workplace / "whole")
     assert sorted(file.name for file in seed.iterdir()) == ["ensembles", "scores", "w0.safetensors"]
+
+
+OWN_DATA = (
+    "data.name=tests.lab.data.datasets.made:load",
+    "model.name=tests.lab.data.datasets.made:Net",
+    "data.batch_size=12",
+)
+
+
+def test_workers_that_read_a_dataset_may_be_killed_with_the_run(workplace: Path) -> None:
+    """The Dataset draws random numbers; after five kills, the bytes are those of a run without workers."""
+    kept = [setting for setting in SETTINGS if not setting.startswith(("model.", "data."))]
+    out, random_delay = workplace / "killed", random.Random(7)
+    seed = out / "seed-1"
+    stages = (
+        "pretrain.checkpoint",
+        "shared.checkpoint",
+        "pfge-fork.checkpoint",
+        "ensembles",
+        "pfge.checkpoint",
+    )
+    for reached in stages:
+        process = start(ROOT, out, (*kept, *OWN_DATA, "data.workers=2"))
+        kill_when(process, (seed / reached).exists, delay=random_delay.uniform(0, 0.3))
+    finish(start(ROOT, out, (*kept, *OWN_DATA, "data.workers=2")))
+    finish(start(ROOT, workplace / "whole", (*kept, *OWN_DATA)))
+    assert outcome(out) == outcome(workplace / "whole")
 
 
 def test_a_second_process_on_the_same_folder_is_refused(workplace: Path) -> None:

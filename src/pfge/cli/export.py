@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Export, and print what the file contains."""
+    from torch import Tensor
+
     from pfge.ensemble import Ensemble
     from pfge.export import export_onnx, export_torch
 
@@ -43,6 +45,11 @@ def run(options: argparse.Namespace) -> int:
     # Without the engine's forward pass: the file takes only inputs, in float32.
     ensemble = Ensemble.load(options.ensemble, session.build_model)
     example = session.first_inputs(EXAMPLES)
+    if not isinstance(example, Tensor):
+        raise ValueError(
+            f"export needs a model of one tensor, and this data has a {type(example).__name__} for inputs; "
+            "wrap the model in one that takes a tensor"
+        )
     if options.format == "onnx":
         names = session.splits.train.class_names
         exported = export_onnx(ensemble, options.out, example, classes=names)

@@ -8,6 +8,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pfge.forward import call_model
 from pfge.lab.config.schema import ConfigError, EngineSettings
 from pfge.lab.malloc import keep_freed_memory
 
@@ -48,7 +49,8 @@ class Engine:
 
     def place(self, model: nn.Module) -> nn.Module:
         """Move a model to the device, in the memory format that is fast there."""
-        if self._settings.channels_last:
+        # Of weights in five dimensions, as of Conv3d, torch has no such format.
+        if self._settings.channels_last and all(weight.ndim != 5 for weight in model.parameters()):
             # A stub of torch's leaves memory_format out of this overload.
             return model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
         return model.to(self.device)
@@ -65,10 +67,10 @@ class Engine:
         self._fabric.backward(loss)
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
-        """Call a model that is not wrapped on a pair of inputs and labels, in the engine's precision."""
+        """Call a model that is not wrapped on a pair of inputs and targets, in the engine's precision."""
         with self._fabric.autocast():
-            logits: Tensor = model(batch[0])
-        return logits
+            outputs: Tensor = call_model(model, batch)
+        return outputs
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:
         """Return the sum of every process's tensor."""

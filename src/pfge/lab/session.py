@@ -100,11 +100,11 @@ class Session:
             inputs = self.first_inputs(1)
             try:
                 self.engine.forward(model, (inputs,))
-            except RuntimeError as error:
+            except (RuntimeError, TypeError) as error:
                 reason = str(error).splitlines()[0]
                 raise ConfigError(
                     f"model.name = {self.experiment.model.name!r} must take the inputs of data.name = "
-                    f"{self.experiment.data.name!r}, which are {list(inputs.shape[1:])}: {reason}"
+                    f"{self.experiment.data.name!r}, which are {_describe(inputs)}: {reason}"
                 ) from None
 
     def first_inputs(self, count: int) -> Any:
@@ -250,6 +250,7 @@ def _load_splits(settings: DataSettings) -> Splits:
         download=settings.download,
         verify=settings.verify,
         image_size=settings.image_size or None,
+        workers=settings.workers,
         normalization=Normalization(settings.mean, settings.std) if settings.mean else None,
     )
     if splits.normalization is None and (settings.crop_padding or settings.flip):
@@ -267,6 +268,15 @@ def _load_splits(settings: DataSettings) -> Splits:
         for half in halve_test(splits.test, seed)
     )
     return replace(splits, train=train, validation=validation, test=test)
+
+
+def _describe(inputs: Any) -> str:
+    """Return the shapes of inputs, without the batch."""
+    if isinstance(inputs, dict):
+        return ", ".join(f"{name} {_describe(value)}" for name, value in inputs.items())
+    if isinstance(inputs, tuple):
+        return ", ".join(map(_describe, inputs))
+    return str(list(inputs.shape[1:]) if isinstance(inputs, torch.Tensor) else inputs)
 
 
 class _FirstBatches:

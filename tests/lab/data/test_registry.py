@@ -45,7 +45,9 @@ def test_a_function_that_holds_nothing_out_gets_a_validation_part(own_module: Mo
 
 def test_a_function_that_returns_something_else_is_refused(own_module: ModuleType):
     own_module.load = lambda: 3
-    with pytest.raises(DataError, match=r"'own_data:load' must return pfge.lab.data.Splits, got int"):
+    with pytest.raises(
+        DataError, match=r"'own_data:load' must return Splits or DatasetSplits of pfge.lab.data, got int"
+    ):
         load_data("own_data:load")
 
 

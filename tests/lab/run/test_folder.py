@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -198,3 +201,31 @@ def test_the_environment_names_what_ran_and_where(monkeypatch: pytest.MonkeyPatc
     assert environment["cores"] == os.cpu_count()
     assert environment["threads"] == torch.get_num_threads()
     assert environment["processor"]
+
+
+ORPHAN = """
+import os, signal, sys, time
+from pathlib import Path
+from pfge.lab.config.schema import Experiment
+from pfge.lab.run.folder import RunFolder
+
+with RunFolder(Path(sys.argv[1])).opened(Experiment()):
+    child = os.fork()
+    if child == 0:
+        time.sleep(100)
+    print(child, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_forked_process_that_outlives_the_run_does_not_hold_it(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ORPHAN, str(tmp_path)], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    orphan = int(parent.stdout.readline())
+    try:
+        parent.wait()
+        with RunFolder(tmp_path).opened(Experiment()):
+            os.kill(orphan, 0)  # it is still there
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+        parent.stdout.close()

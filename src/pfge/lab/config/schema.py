@@ -63,7 +63,7 @@ class DataSettings:
     mean: tuple[float, ...] = ()  # () is the data set's own
     std: tuple[float, ...] = ()
     batch_norm_images: int = 0  # images that BatchNorm is refreshed with; 0 is all training images
-    workers: int = 0  # processes that read images which do not fit into memory
+    workers: int = 0  # processes that read what is not in memory: streamed pictures, a Dataset's items
 
     @property
     def root_folder(self) -> Path | None:

@@ -1,5 +1,6 @@
 """Data sets: explicit splits, and batches that are pure functions of a seed and an iteration."""
 
+from pfge.lab.data.datasets.splits import DatasetSplits
 from pfge.lab.data.in_memory.augmentation import Augmentation
 from pfge.lab.data.in_memory.batches import EvaluationBatches, TrainingBatches
 from pfge.lab.data.in_memory.image_set import (
@@ -9,6 +10,7 @@ from pfge.lab.data.in_memory.image_set import (
     ImageSet,
     Normalization,
 )
+from pfge.lab.data.in_memory.tensor_set import TensorSet
 from pfge.lab.data.registry import default_root, load_data
 from pfge.lab.data.sources import (
     Batch,
@@ -27,6 +29,7 @@ __all__ = [
     "Batch",
     "DataError",
     "DataWarning",
+    "DatasetSplits",
     "EvaluationBatches",
     "EvaluationSource",
     "ImageSet",
@@ -34,6 +37,7 @@ __all__ = [
     "Normalization",
     "Splits",
     "StreamedImages",
+    "TensorSet",
     "TrainingBatches",
     "TrainingSource",
     "default_root",

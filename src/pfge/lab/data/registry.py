@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
+from pfge.lab.data.datasets.splits import DatasetSplits
 from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
 from pfge.lab.data.in_memory.tensor_set import TensorSet
 from pfge.lab.data.readers.cifar import load_cifar
@@ -36,13 +37,14 @@ def load_data(
     verify: bool = True,
     normalization: Normalization | None = None,
     image_size: int | None = None,
+    workers: int = 0,
 ) -> Splits:
     """Return a data set split into training, validation and test.
 
     Args:
         name: A built-in name; `folder:PATH` or `stream:PATH` for folders of class folders, read into
             memory, or again in each epoch; or `package.module:function` for a function without
-            arguments that returns `Splits`.
+            arguments that returns `Splits` or `DatasetSplits`.
         root: The folder that holds the data sets; `default_root()` if None.
         validation: The number of validation images (int) or their share (float), taken out of the
             training data. Data that comes with a validation part keeps its own.
@@ -51,6 +53,7 @@ def load_data(
         verify: Whether files must have their published md5.
         normalization: Replaces the data set's own, for weights trained with another; for pictures only.
         image_size: Height and width of pictures from folders; 32 in memory and 224 streamed if None.
+        workers: Processes that read the targets of a user's Dataset.
     """
     folder = named_folder(name)
     if name in _BUILT_IN:
@@ -59,9 +62,12 @@ def load_data(
         kind = name.partition(":")[0]
         splits = _FROM_PATH[kind](_Request(Path(folder).expanduser(), download, verify, image_size))
     elif is_own_function(name):
-        splits = _call(name)
+        splits = _call(name, workers)
     else:
         raise DataError(_unknown(name))
+    for part, data in (("training", splits.train), ("test", splits.test)):
+        if len(data) == 0:
+            raise DataError(f"the {part} data of {name!r} is empty; it must have one item or more")
     if len(splits.validation) == 0:
         splits = split(splits.train, splits.test, splits.normalization, validation=validation, seed=seed)
     if normalization is None:
@@ -167,12 +173,17 @@ def _unknown(name: str) -> str:
     return f"unknown data set {name!r}; {hint}Allowed: {', '.join(_BUILT_IN)}, {patterns}"
 
 
-def _call(name: str) -> Splits:
+def _call(name: str, workers: int) -> Splits:
     try:
         function = import_function(name, "data")
     except ValueError as error:
         raise DataError(str(error)) from error
     made = function()
-    if not isinstance(made, Splits):
-        raise DataError(f"{name!r} must return pfge.lab.data.Splits, got {type(made).__name__}")
-    return made
+    match made:
+        case Splits():
+            return made
+        case DatasetSplits():
+            return made.opened(workers)
+    raise DataError(
+        f"{name!r} must return Splits or DatasetSplits of pfge.lab.data, got {type(made).__name__}"
+    )

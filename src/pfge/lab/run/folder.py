@@ -25,6 +25,18 @@ ENVIRONMENT = "environment.json"
 LOCK = ".lock"
 ENSEMBLES = "ensembles"
 SEED = r"seed--?\d+"
+_HELD: set[int] = set()
+"""The locks of this process."""
+
+
+def _leave_locks() -> None:
+    """Close the locks in a forked process, such as one that reads data: it may outlive a killed parent."""
+    while _HELD:
+        os.close(_HELD.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
 
 
 class RunFolder:
@@ -115,12 +127,14 @@ class RunFolder:
                 raise StorageError(
                     f"{self.path} is in use by another process; wait for it, or give another --out"
                 )
+            _HELD.add(lock)
             self._describe(experiment)
             remove_leftovers(self.path)
             for folder in self._seeds():
                 remove_leftovers(folder, below=True)
             yield
         finally:
+            _HELD.discard(lock)
             os.close(lock)
 
     def _seed(self, seed: int) -> Path:

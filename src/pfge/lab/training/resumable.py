@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from pfge.forward import call_model
 from pfge.lab.data import Batch, TrainingSource
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.engine import Engine
@@ -69,7 +70,7 @@ def train_resumable(
 
     def loss(_: nn.Module, batch: Batch) -> Tensor:
         torch.manual_seed(derive_seed(seed, "forward", trajectory.iteration + 1, process))
-        return task.loss(model(batch[0]), batch[1])
+        return task.loss(call_model(model, batch), batch[1])
 
     def save() -> None:
         nonlocal last_saved

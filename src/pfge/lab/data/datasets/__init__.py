@@ -1,0 +1,1 @@
+"""Data of any kind, as torch.utils.data.Dataset."""
