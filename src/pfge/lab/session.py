@@ -32,6 +32,7 @@ from pfge.lab.engine import Engine
 from pfge.lab.models import build_model
 from pfge.lab.models.dropout import has_dropout
 from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.kept_data import keep_fingerprint, require_same_data
 from pfge.lab.run.loggers import Log, open_log
 from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, base_of
@@ -54,9 +55,15 @@ class Session:
     def set_up(
         cls, experiment: Experiment, folder: RunFolder, engine: Engine, reporter: Reporter
     ) -> "Session":
-        """Load the data of an experiment; progress is shown by the first process only."""
+        """Load the data of an experiment; progress is shown by the first process only.
+
+        Raises:
+            StorageError: The folder is of a run, or of an ensemble in one, that was made with other data.
+        """
         reporter = reporter if engine.is_first else Reporter(quiet=True)
-        session = cls(experiment, folder, engine, _load_splits(experiment.data), reporter)
+        splits = _load_splits(experiment.data)
+        require_same_data(RunFolder.of_ensemble(folder.path) or folder, experiment.data, splits)
+        session = cls(experiment, folder, engine, splits, reporter)
         session._require_fitting_model()
         return session
 
@@ -218,7 +225,9 @@ def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iter
     folder = RunFolder(path)
     with folder.opened(experiment) if engine.is_first else nullcontext():
         engine.wait_for_all()
-        yield Session.set_up(experiment, folder, engine, reporter)
+        session = Session.set_up(experiment, folder, engine, reporter)
+        engine.first_does(lambda: keep_fingerprint(folder, session.splits))
+        yield session
 
 
 @contextmanager

@@ -377,6 +377,7 @@ def test_a_finished_run_keeps_nothing_that_only_an_unfinished_one_needs(finished
     assert sorted(file.name for file in finished.iterdir()) == [
         ".lock",
         "config.toml",
+        "data.json",
         "environment.json",
         "results.jsonl",
         "seed-1",

@@ -6,6 +6,7 @@ from typing import Any, Protocol, Self, TypeAlias
 import torch
 from torch import Tensor
 
+from pfge.lab.data.fingerprint import Fingerprint
 from pfge.lab.data.in_memory.augmentation import Augmentation
 from pfge.lab.data.in_memory.batches import EvaluationBatches, TrainingBatches
 from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
@@ -52,6 +53,9 @@ class Labeled(Protocol):
 
 class StreamedImages(Labeled, Protocol):
     """Images that do not fit into memory, and data of any other kind: they make their own batches."""
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what tells these items apart from others."""
 
     @property
     def training_batches(self) -> Callable[..., TrainingSource]:

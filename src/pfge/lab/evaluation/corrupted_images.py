@@ -7,6 +7,7 @@ from typing import Never, Self, overload
 import torch
 from torch import Tensor
 
+from pfge.lab.data.fingerprint import Fingerprint
 from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
 from pfge.lab.data.in_memory.inputs import ToInputs, in_memory_order
 from pfge.lab.data.sources import Batch, EvaluationSource, Images, StreamedImages
@@ -72,6 +73,10 @@ class CorruptedStream:
         """Return the images at `indices`, in that order."""
         positions = [self.positions[int(index)] for index in indices]
         return replace(self, images=self.images.select(indices), positions=positions)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return that of the images as they are."""
+        return self.images.fingerprint()
 
     def training_batches(self, *_arguments: object, **_options: object) -> Never:
         """Raise an error: corrupted images are for evaluation only."""

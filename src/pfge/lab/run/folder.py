@@ -56,6 +56,11 @@ class RunFolder:
         return self.path / CONFIG
 
     @property
+    def data(self) -> Path:
+        """The file of the data's fingerprint."""
+        return self.path / "data.json"
+
+    @property
     def connectivity(self) -> Path:
         """The file of curves between members, one per line."""
         return self.path / "connectivity.jsonl"
@@ -89,6 +94,10 @@ class RunFolder:
         if not self.config.exists():
             raise StorageError(f"{self.path} is not a run folder; make one by pfge compare --out {self.path}")
         return load_run_config(self.config, overrides, trust_code=trust_code)
+
+    def has_begun(self) -> bool:
+        """Return whether there is work of any seed."""
+        return bool(self._seeds())
 
     def of_seed(self, seed: int) -> Path:
         """Return the folder of one seed, which exists."""
@@ -147,7 +156,7 @@ class RunFolder:
 
     def _refuse_links(self) -> None:
         """Refuse links in place of files that a run changes or removes: they lead out of its folder."""
-        files = [self.path / LOCK, self.config, self.environment]
+        files = [self.path / LOCK, self.config, self.environment, self.data]
         results = [self.results, self.connectivity, self.formats]
         seeds = self._seeds()
         for path in (*files, *results, *seeds, *(below for seed in seeds for below in seed.rglob("*"))):

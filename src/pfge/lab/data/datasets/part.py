@@ -4,11 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from pfge.lab.data.datasets.reader import BatchKey, Collate, ItemBatches, Items, read_batches
+from pfge.lab.data.fingerprint import Fingerprint, digest
 from pfge.lab.data.in_memory.image_set import DataError
 from pfge.lab.data.ordering import EpochOrder
 from pfge.lab.data.sources import Batch
@@ -81,6 +85,24 @@ class DatasetPart:
         """Return the items at `indices`, in that order."""
         return replace(self, indices=self.indices[torch.as_tensor(indices, dtype=torch.int64)])
 
+    def fingerprint(self) -> Fingerprint:
+        """Return what tells these items apart from others, from their tensors in memory or three of them.
+
+        Targets count if the Dataset has all of them as `targets`. Items that differ when they are read
+        again, by a generator of the Dataset's own, do not count.
+        """
+        targets: Any = getattr(self.items, "targets", None)
+        is_all = isinstance(targets, Tensor | np.ndarray | list) and len(targets) == self.length
+        known = [targets[index] for index in self.indices.tolist()] if is_all else None
+        in_memory = self.items.tensors if type(self.items) is TensorDataset else ()
+        content = {digest(self.indices, in_memory, self._some_items()) for _ in range(2)}
+        return Fingerprint(
+            "items",
+            len(self),
+            "" if known is None else digest(known, self.class_names),
+            content.pop() if len(content) == 1 else "",
+        )
+
     def training_batches(
         self,
         _normalization: None,
@@ -114,6 +136,10 @@ class DatasetPart:
     def batches(self, seed: int) -> ItemBatches:
         """Return batches by key."""
         return ItemBatches(self.items, self.length, self.collate, len(self.class_names), seed, self.name)
+
+    def _some_items(self) -> list[Batch]:
+        places = sorted({0, len(self) // 2, len(self) - 1}) if len(self) else []
+        return list(self.select(places).evaluation_batches(None, batch_size=1, workers=0))
 
     def _first(self) -> Batch:
         return next(iter(self.select([0]).evaluation_batches(None, batch_size=1, workers=0)))

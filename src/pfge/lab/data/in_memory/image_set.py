@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pfge.lab.data.fingerprint import Fingerprint, digest
+
 
 class DataError(ValueError):
     """Data that is missing, damaged or of the wrong kind; the message names the remedy."""
@@ -23,11 +25,14 @@ class ImageSet:
         images: uint8 pixels, [N, C, H, W].
         labels: int64 class numbers, [N].
         class_names: What each class number stands for.
+        files: A number for each image, int64 [N], that tells its file from others; None if the images are
+            not from files of their own.
     """
 
     images: Tensor
     labels: Tensor
     class_names: tuple[str, ...]
+    files: Tensor | None = None
 
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
@@ -59,11 +64,18 @@ class ImageSet:
     def select(self, indices: Tensor | Sequence[int]) -> "ImageSet":
         """Return the images at `indices`, in that order."""
         chosen = torch.as_tensor(indices, dtype=torch.int64, device=self.labels.device)
-        return ImageSet(self.images[chosen], self.labels[chosen], self.class_names)
+        files = None if self.files is None else self.files[chosen.cpu()]
+        return ImageSet(self.images[chosen], self.labels[chosen], self.class_names, files)
 
     def to(self, device: torch.device | str) -> "ImageSet":
         """Return the set on `device`; nothing is copied if it is there already."""
-        return ImageSet(self.images.to(device), self.labels.to(device), self.class_names)
+        return ImageSet(self.images.to(device), self.labels.to(device), self.class_names, self.files)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what tells these images apart from others: their files, or else their pixels."""
+        # Pixels of the same file may differ by a bit where another version decodes them.
+        content = digest(list(self.images.shape[1:]), self.images if self.files is None else self.files)
+        return Fingerprint("images", len(self), digest(self.labels, self.class_names), content)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from pfge.lab.data.fingerprint import Fingerprint, digest
 from pfge.lab.data.in_memory.image_set import DataError
 from pfge.lab.data.ordering import EpochOrder
 
@@ -49,6 +50,11 @@ class TensorSet:
     def to(self, device: torch.device | str) -> "TensorSet":
         """Return the set on `device`; nothing is copied if it is there already."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what tells these examples apart from others."""
+        targets = digest(self.labels, self.class_names)
+        return Fingerprint("examples", len(self), targets, digest(self.inputs))
 
     def training_batches(
         self,

@@ -75,7 +75,8 @@ def read_pictures(files: PictureFiles, *, size: int) -> ImageSet:
         )
     blank = torch.empty(0, size, size, 3, dtype=torch.uint8)
     images = torch.cat([blank, *(image[None] for image in pixels if image is not None)])
-    return ImageSet(images.permute(0, 3, 1, 2).contiguous(), files.labels[readable], files.class_names)
+    used = files.select(readable)
+    return ImageSet(images.permute(0, 3, 1, 2).contiguous(), used.labels, used.class_names, used.numbers())
 
 
 def _read(files: PictureFiles, size: int, index: int) -> Tensor | None:

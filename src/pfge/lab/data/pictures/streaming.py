@@ -7,6 +7,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from pfge.lab.data.fingerprint import Fingerprint
 from pfge.lab.data.in_memory.image_set import DataError, Normalization
 from pfge.lab.data.ordering import EpochOrder
 from pfge.lab.data.pictures.files import PictureFiles
@@ -42,6 +43,10 @@ class StreamedPictures:
     def select(self, indices: Tensor | Sequence[int]) -> "StreamedPictures":
         """Return the pictures at `indices`, in that order."""
         return replace(self, files=self.files.select(indices))
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what tells these pictures apart from others."""
+        return self.files.fingerprint()
 
     def training_batches(
         self,
