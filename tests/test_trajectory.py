@@ -15,12 +15,15 @@ from pfge import (
     SWAG,
     Collector,
     Constant,
+    CosineRestarts,
     Trajectory,
     Triangular,
     follow,
     load_checkpoint,
     save_checkpoint,
 )
+from pfge.collectors import Star
+from pfge.schedules import LinearDecay, Schedule
 from tests.toys import (
     advance,
     assert_same_weights,
@@ -393,3 +396,46 @@ def test_steps_that_are_skipped_after_a_first_one_are_no_error() -> None:
         trajectory.before_update()
         trajectory.after_update()
     assert trajectory.iteration == 1
+
+
+def make_with(schedule: Schedule, *collectors: Collector) -> Trajectory:
+    model = nn.Linear(1, 1)
+    return Trajectory(model, SGD(model.parameters()), schedule, collectors)
+
+
+def test_points_that_are_taken_at_high_rates_cause_a_warning_with_the_rates() -> None:
+    # Iterations 10, 20, 30, 40 and 50 are at 3, 6, 2, 5 and 1 of a cycle of 7.
+    rates = "0.6, 0.2, 0.4, 0.4, 0.2"
+    with pytest.warns(UserWarning, match=rf"PFGE\(cycle=10.* at the rates {rates}, although .* down to 0,"):
+        make_with(Triangular(7, 0.0, 0.7), PFGE(10, 50))
+
+
+@pytest.mark.parametrize("make", [SWA, FGE, SWAG, lambda cycle: PFGE(cycle, cycle)])
+def test_points_at_the_wrong_half_of_a_cycle_cause_a_warning(make: Callable[[int], Collector]) -> None:
+    with pytest.warns(UserWarning, match="takes its first points at the rates 0.1, 0.1, 0.1"):
+        make_with(Triangular(8, 0.001, 0.1, start="high"), make(8))
+    with pytest.warns(UserWarning, match="takes its first points at the rates"):
+        make_with(CosineRestarts(8, 0.001, 0.1), make(5))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "collector"),
+    [
+        (Triangular(10, 0.001, 0.1), PFGE(10, 50)),
+        (Triangular(10, 0.001, 0.1), SWA(30)),  # several cycles
+        (Triangular(10, 0.001, 0.1), SWA(10, phase=9)),
+        (Triangular(10, 0.001, 0.1, start="high"), PFGE.reference(10, 50)),
+        (Triangular(7, 0.001, 0.1, start="high"), PFGE.reference(7, 35)),  # an odd cycle has no middle
+        (CosineRestarts(10, 0.001, 0.1), FGE(10)),
+        (Triangular(10, 0.1, 0.1), SWA(7)),  # one rate
+        (Triangular(10, 0.001, 0.1), SWA(1)),  # every iteration
+        (Triangular(10, 0.001, 0.1), EMA(0.9)),
+        (CosineRestarts(10, 0.001, 0.1), Star(10, tail=3)),
+        (LinearDecay(10, 0.1, 0.001), SWA(7)),
+        (Triangular(4, 0.001, 0.1), SWA(3)),
+    ],
+)
+def test_points_at_low_rates_or_without_a_cycle_cause_no_warning(
+    schedule: Schedule, collector: Collector
+) -> None:
+    make_with(schedule, collector)

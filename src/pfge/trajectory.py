@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from statistics import fmean
 from typing import Any, TypeVar
 
 import torch
@@ -10,8 +12,12 @@ from torch.optim import Optimizer
 
 from pfge.collectors.applied import require_own_weights
 from pfge.collectors.base import Collector, Restart
+from pfge.collectors.fge import FGE
+from pfge.collectors.pfge import PFGE
+from pfge.collectors.swa import SWA
+from pfge.collectors.swag import SWAG
 from pfge.forward import repeat_batches
-from pfge.schedules import Schedule
+from pfge.schedules import CosineRestarts, Schedule, Triangular
 from pfge.weights import (
     LiveWeights,
     Weights,
@@ -26,6 +32,12 @@ Batch = TypeVar("Batch")
 
 UPDATES_WITHOUT_STEP = 20
 """Updates without any step after which the loop is taken to be wrong; `GradScaler` may skip the first few."""
+
+SHORTEST_CYCLE = 7
+POINTS_LOOKED_AHEAD = 20
+ITERATIONS_LOOKED_AHEAD = 100_000
+HIGH_SHARE = 0.25
+"""Where the mean rate at which points are taken may be, from a schedule's lowest rate (0) to its highest (1)."""
 
 
 class Trajectory:
@@ -85,6 +97,7 @@ class Trajectory:
         self.collectors = tuple(collectors)
         self.iteration = 0
         self._rate_ratios = _rate_ratios(optimizer)
+        self._warn_of_high_rates()
         self._live = LiveWeights(model)
         self._begun = False
         self._stepped = False
@@ -198,6 +211,27 @@ class Trajectory:
     def _plain_rates(self) -> list[float]:
         """Return the rates that are numbers; to read one from a device would wait for the device."""
         return [group["lr"] for group in self.optimizer.param_groups if not isinstance(group["lr"], Tensor)]
+
+    def _warn_of_high_rates(self) -> None:
+        # Weights follow the rate only within several iterations: in a shorter cycle any place is as good.
+        schedule = self.schedule
+        if not isinstance(schedule, Triangular | CosineRestarts) or schedule.cycle < SHORTEST_CYCLE:
+            return
+        cycle = [schedule(iteration) for iteration in range(1, schedule.cycle + 1)]
+        low, high = min(cycle), max(cycle)
+        for collector in self.collectors:
+            if not isinstance(collector, SWA | FGE | PFGE | SWAG) or collector.cycle == 1:
+                continue
+            due = islice(filter(collector.due, range(1, ITERATIONS_LOOKED_AHEAD)), POINTS_LOOKED_AHEAD)
+            taken = [schedule(iteration) for iteration in due]
+            if taken and fmean(taken) > low + HIGH_SHARE * (high - low):
+                shown = ", ".join(f"{rate:.3g}" for rate in taken[:5])
+                warnings.warn(
+                    f"{collector} takes its first points at the rates {shown}, although {schedule} goes "
+                    f"down to {low:.3g}, and weights are best taken there; give both the same cycle, and "
+                    "the collector the phase at which the rate is lowest",
+                    stacklevel=3,
+                )
 
     def _warn_of_other_rates(self) -> None:
         if self._overrides_scheduler or self._rates_set is None:

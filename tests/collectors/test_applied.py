@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge import EMA, FGE, PFGE, SWA, SWAG, Collector, Ensemble, Trajectory, load_weights, refresh_batch_norm
+from pfge.collectors import Star
 from pfge.weights import copy_weights, view_weights
 from tests.toys import advance, assert_same_weights, make_batch, make_mlp, train
 
@@ -14,6 +15,7 @@ EVERY_COLLECTOR: list[Callable[[], Collector]] = [
     lambda: FGE(2),
     lambda: PFGE(2, 6),
     lambda: SWAG(2),
+    lambda: Star(6, tail=3),
 ]
 
 
@@ -156,6 +158,17 @@ def test_the_mean_of_an_unfinished_period_may_leave_its_start_out() -> None:
     collector.begin({"w": torch.tensor(0.0)})
     observe(collector, range(1, 5))
     assert collector.mean_so_far() == {"w": torch.tensor((6 + 12) / 2)}
+
+
+def test_the_mean_of_an_unfinished_tail_counts_its_points() -> None:
+    collector = Star(period=4, tail=3)
+    collector.begin({"w": torch.tensor(0.0)})
+    observe(collector, range(1, 4))
+    assert collector.mean_so_far() == {"w": torch.tensor((6 + 9) / 2)}
+    assert collector.unfinished() == "2 of the 3 points of its next member"
+    observe(collector, range(4, 6))
+    assert collector.mean_so_far() == {"w": torch.tensor((6 + 9 + 12) / 3)}
+    assert collector.unfinished() is None
 
 
 def test_swag_and_fge_give_their_mean_and_their_newest_member() -> None:
