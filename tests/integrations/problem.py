@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 
 import torch
 from torch import Tensor, distributed, nn
@@ -17,8 +18,16 @@ BATCH = 8
 SCHEDULE = Triangular(2, 0.01, 0.1)
 
 
-def make_collectors() -> list[Collector]:
-    return [PFGE(2, 4), SWA(2), EMA(0.8), FGE(3), SWAG(2, rank=2, samples=2)]
+def make_collectors(folder: Path | None = None) -> list[Collector]:
+    """Return one of each, which keep their members in memory or in folders below this one."""
+    stores = [folder and folder / name for name in ("pfge", "fge")]
+    return [
+        PFGE(2, 4, store=stores[0]),
+        SWA(2),
+        EMA(0.8),
+        FGE(3, store=stores[1]),
+        SWAG(2, rank=2, samples=2),
+    ]
 
 
 class Net(nn.Module):

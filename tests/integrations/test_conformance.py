@@ -1,12 +1,14 @@
 """The same laws for every integration."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from pfge import load_checkpoint
+from pfge import Weights, load_checkpoint
+from pfge.storage.ensemble_folder import EnsembleFolder
 from tests.integrations.adapters import ADAPTERS, Adapter, Run
 from tests.integrations.problem import (
     SCHEDULE,
@@ -99,6 +101,21 @@ def test_two_processes_have_the_members_of_one(adapter: Adapter, two_processes: 
     for rank in (0, 1):
         found = load_checkpoint(two_processes / f"{adapter.name} {rank}")
         for members, collector in zip(found, expected, strict=True):
-            assert len(members) == len(collector.members()) > 0
-            for member, reference in zip(members, collector.members(), strict=True):
-                assert_same_weights(member, reference)
+            assert_equal(members, collector.members())
+
+
+@pytest.mark.slow
+@every_adapter
+def test_two_processes_write_one_folder_of_members(adapter: Adapter, two_processes: Path) -> None:
+    expected = make_collectors()
+    train_bare(Problem(batch_norm=False, accumulate=2), SCHEDULE, expected)
+    for name, collector in (("pfge", expected[0]), ("fge", expected[3])):
+        folder = EnsembleFolder.open(two_processes / adapter.name / name)
+        assert folder.iterations == collector.iterations
+        assert_equal(folder.members(), collector.members())
+
+
+def assert_equal(found: Sequence[Weights], expected: Sequence[Weights]) -> None:
+    assert len(found) == len(expected) > 0
+    for member, reference in zip(found, expected, strict=True):
+        assert_same_weights(member, reference)

@@ -1,4 +1,4 @@
-"""What each of two processes does: train by every integration, and save what was collected.
+"""What each of two processes does: train by every integration, and save what it finds collected.
 
 torchrun runs it as `-m tests.integrations.two_processes FOLDER`.
 """
@@ -19,7 +19,7 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     for adapter in ADAPTERS:
-        collectors = make_collectors()
+        collectors = make_collectors(folder / adapter.name)
         adapter.train(Run(Problem(batch_norm=False, processes=2), SCHEDULE, collectors, folder))
         members = [list(collector.members()) for collector in collectors]
         save_checkpoint(folder / f"{adapter.name} {os.environ['RANK']}", members)

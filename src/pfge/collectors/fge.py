@@ -18,7 +18,8 @@ class FGE(Collector):
     Args:
         cycle: Iterations between two members (the paper's c).
         phase: Where in the cycle they lie: at iterations i with i mod cycle = phase.
-        store: A folder that takes the members as they are made; main memory if None.
+        store: A folder that takes the members as they are made, written by one process of a process group;
+            main memory if None.
 
     References:
         Garipov et al., "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", NeurIPS 2018.

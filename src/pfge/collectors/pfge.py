@@ -29,7 +29,8 @@ class PFGE(Collector):
             from the last restart.
         average_start: Whether each period's start counts once in its mean, as in the paper.
         clear_momentum: Whether the optimizer's state is dropped at each restart.
-        store: A folder that takes the members as they are made; main memory if None.
+        store: A folder that takes the members as they are made, written by one process of a process group;
+            main memory if None.
 
     References:
         Guo, Jin, Liu, "PFGE: Parsimonious Fast Geometric Ensembling of DNNs", ICIC 2023, Algorithm 3.

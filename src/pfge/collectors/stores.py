@@ -1,14 +1,20 @@
 """Where a collector puts its members: in main memory, or on disk as they are made."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import distributed
+
 from pfge.storage.atomic_files import only_writer
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import StorageError
-from pfge.storage.manifest import MANIFEST, prepare_for_overwrite
+from pfge.storage.manifest import MANIFEST, prepare_for_overwrite, read_manifest
 from pfge.weights import Weights, copy_weights
+
+PATIENCE = 300.0
+"""Seconds that a process waits for members that another one writes."""
 
 
 class Store(Protocol):
@@ -38,7 +44,7 @@ def open_store(store: Store | str | Path | None) -> Store:
     """Return a store in a folder, in main memory if there is none, or the user's own."""
     if store is None:
         return MemoryStore()
-    return FolderStore(Path(store)) if isinstance(store, str | Path) else store
+    return SharedFolderStore(Path(store)) if isinstance(store, str | Path) else store
 
 
 class MemoryStore:
@@ -122,3 +128,93 @@ class FolderStore:
             )
         folder.entries = folder.entries[: len(known)]
         self.folder = folder
+
+
+class FollowerStore:
+    """Count members that another process writes to a folder, and read them there."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self.iterations: Sequence[int | None] = []
+
+    def begin(self, method: str) -> None:  # noqa: ARG002 - the writer labels the folder
+        """Start without members."""
+        self.iterations = []
+
+    def append(self, iteration: int, weights: Weights) -> None:  # noqa: ARG002 - the writer has the same
+        """Count a member."""
+        self.iterations = [*self.iterations, iteration]
+
+    def members(self) -> Sequence[Weights]:
+        """Return the members so far, after waiting until they are written.
+
+        Raises:
+            StorageError: They are not there after `PATIENCE` seconds.
+        """
+        expected = list(self.iterations)
+        deadline = time.monotonic() + PATIENCE
+        while (found := self._written()[: len(expected)]) != expected:
+            if time.monotonic() > deadline:
+                raise StorageError(
+                    f"{self._path} must hold the members of iterations {expected}, which the process of rank "
+                    f"0 writes, but holds those of {found} after {PATIENCE:g} s; use a folder that all "
+                    "processes share, or store=FolderStore(path) where each trains a model of its own"
+                )
+            time.sleep(0.02)
+        if not expected:
+            return []
+        return EnsembleFolder.open(self._path).members()[: len(expected)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which members there are; the folder holds them."""
+        return {"iterations": list(self.iterations)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the members that the state knows."""
+        self.iterations = list(state["iterations"])
+
+    def _written(self) -> list[int | None]:
+        if not (self._path / MANIFEST).exists():
+            return []
+        return [member["iteration"] for member in read_manifest(self._path)["members"]]
+
+
+class SharedFolderStore:
+    """Members in a folder that, in a process group, the process of rank 0 writes and all processes read."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._store: Store = FolderStore(path)
+
+    @property
+    def iterations(self) -> Sequence[int | None]:
+        """The iteration of each member so far."""
+        return self._store.iterations
+
+    def begin(self, method: str) -> None:
+        """Start a folder without members; one that has members is refused, not overwritten."""
+        self._choose()
+        self._store.begin(method)
+
+    def append(self, iteration: int, weights: Weights) -> None:
+        """Write the next member, or count it."""
+        self._store.append(iteration, weights)
+
+    def members(self) -> Sequence[Weights]:
+        """Return the members so far, each read when it is asked for."""
+        return self._store.members()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which members there are; the folder holds them."""
+        return self._store.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the members that the state knows; later ones will be made again."""
+        self._choose()
+        self._store.load_state_dict(state)
+
+    def _choose(self) -> None:
+        # Not before training begins: trainers start their processes after the collector is constructed.
+        grouped = distributed.is_available() and distributed.is_initialized()
+        follows = grouped and distributed.get_rank() > 0
+        self._store = FollowerStore(self._path) if follows else FolderStore(self._path)

@@ -1,0 +1,102 @@
+from pathlib import Path
+
+import pytest
+from torch import distributed
+
+from pfge import FGE, StorageError
+from pfge.collectors import stores
+from pfge.collectors.stores import FolderStore, FollowerStore, SharedFolderStore
+from pfge.storage.ensemble_folder import EnsembleFolder
+from pfge.weights import view_weights
+from tests.toys import assert_same_weights, make_mlp, train
+
+
+def pretend_rank(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_rank", lambda: rank)
+
+
+def write_members(folder: Path, *seeds: int) -> None:
+    store = FolderStore(folder)
+    store.begin("FGE")
+    for seed in seeds:
+        store.append(seed, view_weights(make_mlp(seed)))
+
+
+def test_a_follower_counts_members_without_writing_them(tmp_path: Path) -> None:
+    store = FollowerStore(tmp_path / "members")
+    store.begin("FGE")
+    store.append(2, {})
+    store.append(4, {})
+    assert store.iterations == [2, 4]
+    assert not (tmp_path / "members").exists()
+
+
+def test_a_follower_reads_the_members_that_it_has_counted(tmp_path: Path) -> None:
+    write_members(tmp_path, 1, 2, 3)
+    store = FollowerStore(tmp_path)
+    assert list(store.members()) == []
+    store.load_state_dict({"iterations": [1, 2]})
+    members = store.members()
+    assert len(members) == 2
+    for seed, member in zip((1, 2), members, strict=True):
+        assert_same_weights(member, view_weights(make_mlp(seed)))
+
+
+def test_a_follower_waits_for_members_that_are_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FollowerStore(tmp_path)
+    store.append(1, {})
+    monkeypatch.setattr(stores.time, "sleep", lambda _: write_members(tmp_path, 1))
+    assert_same_weights(store.members()[0], view_weights(make_mlp(1)))
+
+
+def test_a_follower_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_members(tmp_path, 1)
+    store = FollowerStore(tmp_path)
+    store.load_state_dict({"iterations": [1, 2]})
+    monkeypatch.setattr(stores, "PATIENCE", 0.05)
+    with pytest.raises(
+        StorageError,
+        match=r"iterations \[1, 2\], which .*rank 0 writes, but holds those of \[1\] after",
+    ):
+        store.members()
+
+
+def test_a_follower_continues_from_the_state_that_the_first_saved(tmp_path: Path) -> None:
+    store = FollowerStore(tmp_path)
+    store.load_state_dict({"iterations": [2, 4]})
+    store.append(6, {})
+    assert store.state_dict() == {"iterations": [2, 4, 6]}
+    store.begin("FGE")
+    assert store.iterations == []
+
+
+def test_only_the_process_of_rank_0_writes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in (1, 0):
+        collector = FGE(2, store=tmp_path / "members")  # before there is a process group
+        with monkeypatch.context() as patch:
+            pretend_rank(patch, rank)
+            train(make_mlp(), [collector], 4)
+        assert collector.iterations == [2, 4]
+        assert (tmp_path / "members").exists() == (rank == 0)
+    assert EnsembleFolder.open(tmp_path / "members").iterations == [2, 4]
+
+
+def test_a_process_that_resumes_follows_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_members(tmp_path, 1)
+    pretend_rank(monkeypatch, 1)
+    store = SharedFolderStore(tmp_path)
+    store.load_state_dict({"iterations": [1]})
+    store.append(2, {})
+    assert store.state_dict() == {"iterations": [1, 2]}
+    assert EnsembleFolder.open(tmp_path).iterations == [1]
+
+
+def test_where_each_process_trains_a_model_of_its_own_each_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_rank(monkeypatch, 1)
+    train(make_mlp(), [FGE(2, store=FolderStore(tmp_path / "of rank 1"))], 4)
+    assert EnsembleFolder.open(tmp_path / "of rank 1").iterations == [2, 4]
