@@ -17,6 +17,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 # rooms of `lab` and `reports`.
 ROWS: dict[str, list[set[str]]] = {
     "": [
+        {"sharding"},
         {"schedules", "weights", "forward"},
         {"metrics"},
         {"calibration", "batch_norm"},
@@ -105,6 +106,8 @@ def test_importing_pfge_loads_torch_and_safetensors_only() -> None:
         "PIL",
         "onnx",
         "torch._dynamo",
+        "torch.distributed.tensor",
+        "torch.distributed.fsdp",
         "pfge.lab",
         "pfge.cli",
         "pfge.integrations",

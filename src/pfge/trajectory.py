@@ -18,6 +18,7 @@ from pfge.collectors.swa import SWA
 from pfge.collectors.swag import SWAG
 from pfge.forward import repeat_batches
 from pfge.schedules import CosineRestarts, Schedule, Triangular
+from pfge.sharding import require_known_split
 from pfge.weights import (
     LiveWeights,
     Weights,
@@ -48,7 +49,9 @@ class Trajectory:
     `GradScaler` finds infinite gradients, does not count. `follow` is the loop for those who have none.
 
     Args:
-        model: The model in training; DDP and torch.compile wrappers are looked through.
+        model: The model in training; DDP and torch.compile wrappers are looked through. One of FSDP2 is
+            averaged in parts, and its members are put together when they are stored or asked for, so that
+            all processes must ask for them.
         optimizer: Any torch optimizer. Its groups keep the ratios of their rates, or of their initial rates
             if a torch scheduler has changed them; the schedule gives the largest.
         schedule: The learning rate for each iteration, or None to leave the rates alone.
@@ -91,6 +94,7 @@ class Trajectory:
                 f"only one collector may steer a trajectory, got {' and '.join(steerers)}; "
                 "give each its own Trajectory"
             )
+        require_known_split(model, optimizer)
         self.model = model
         self.optimizer = optimizer
         self.schedule = schedule
@@ -144,8 +148,8 @@ class Trajectory:
     def state_dict(self, *, training: bool = True) -> dict[str, Any]:
         """Return all that resuming needs: weights, optimizer, iteration, collectors; live tensors.
 
-        `save_checkpoint` writes it. The random state of the loop and the order of its data are not in it:
-        the loop must keep them itself.
+        `save_checkpoint` writes it; under FSDP2 all processes must call that. The random state of the loop
+        and the order of its data are not in it: the loop must keep them itself.
 
         Args:
             training: Whether weights and optimizer are included; False where a trainer restores them.

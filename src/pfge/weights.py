@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from pfge.sharding import any_split, in_any_process, keep_parts_only, own_parts, split_like, whole
+
 __all__ = [
     "Weights",
     "average_into",
@@ -65,6 +67,7 @@ def view_weights(model: nn.Module) -> Weights:
         >>> model.weight.tolist()
         [[3.0], [3.0]]
     """
+    keep_parts_only(model)
     return {name: tensor.detach() for name, tensor, _ in _named_tensors(model)}
 
 
@@ -134,6 +137,8 @@ def trained_names(model: nn.Module) -> frozenset[str]:
 def copy_weights(weights: Weights, device: torch.device | str | None = None) -> Weights:
     """Return an independent copy.
 
+    Tensors that are split among processes (FSDP2) are put together, so that all processes must call this.
+
     Args:
         weights: What to copy.
         device: Where the copy goes; where each tensor is if None.
@@ -154,7 +159,7 @@ def copy_weights(weights: Weights, device: torch.device | str | None = None) -> 
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         if kept is None or tensor.device == kept
         else tensor.detach().to(kept, copy=True).contiguous()
-        for name, tensor in weights.items()
+        for name, tensor in ((name, whole(tensor)) for name, tensor in weights.items())
     }
 
 
@@ -187,13 +192,16 @@ def load_weights(model: nn.Module, weights: Weights) -> None:
 def copy_into(live: Weights, weights: Weights) -> None:
     """Copy weights into a model's live tensors, after checking that every name and shape fits."""
     require_same_layout(live, weights, "the model", "the weights")
+    if any_split(live):
+        weights = own_parts({name: split_like(tensor, weights[name]) for name, tensor in live.items()})
+        live = own_parts(live)
     _copy_each(list(live.values()), [weights[name] for name in live])
 
 
 def _copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
     if targets and all(type(target) is Tensor for target in targets):
         torch._foreach_copy_(targets, sources)
-    else:  # sharded tensors have no such function
+    else:  # subclasses of tensors may have no such function
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source)
 
@@ -235,6 +243,9 @@ def average_into(mean: Weights, new: Weights, count: int, copied: Collection[str
 @torch.no_grad()
 def move_towards(mean: Weights, new: Weights, fraction: float, copied: Collection[str] = ()) -> None:
     """Move a point a fraction of the way to another, in place; see `average_into` for what is copied."""
+    if any_split(new):
+        mean |= {name: split_like(tensor, mean[name]) for name, tensor in new.items()}
+        mean, new = own_parts(mean), own_parts(new)
     lerped, latest = _Groups(), _Groups()
     for name, tensor in new.items():
         kept = mean[name]
@@ -267,6 +278,7 @@ def in_memory_order_of(like: Tensor, tensor: Tensor) -> Tensor:
 
     What comes from a file may lie elsewhere or in another order, on which rounding may depend.
     """
+    tensor = split_like(like, tensor)
     if tensor.device == like.device and tensor.stride() == like.stride():
         return tensor
     return torch.empty_like(like, dtype=tensor.dtype).copy_(tensor)
@@ -344,6 +356,10 @@ def is_averaged(tensor: Tensor) -> bool:
 @torch.no_grad()
 def find_non_finite(weights: Weights) -> str | None:
     """Return the name of the first tensor that holds NaN or infinity, or None."""
+    if any_split(weights):  # all processes must come to the same answer, or some would wait for the others
+        name = find_non_finite(own_parts(weights))
+        found = in_any_process(name is not None, weights)
+        return name or ("another process's part of the weights" if found else None)
     # One NaN or infinity makes a sum NaN or infinite, so finite sums settle it, without a temporary copy of
     # large tensors and with one wait for the device. A sum may also overflow: then each entry is looked at.
     sums: list[Tensor] = []

@@ -12,6 +12,8 @@ import lightning.pytorch as pl
 import transformers
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -61,11 +63,9 @@ class OwnLoop(Adapter):
 
     def train(self, run: Run) -> tuple[nn.Module, Optimizer]:
         problem, schedule, collectors = run.problem, run.schedule, run.collectors
-        model: nn.Module = problem.make_model()
+        model = self.wrap(problem.make_model())
         optimizer, scaler = problem.make_optimizer(model), problem.make_scaler()
         scheduler = problem.make_scheduler(optimizer)
-        if distributed.is_initialized():
-            model = DistributedDataParallel(model)
         trajectory = Trajectory(model, optimizer, schedule, collectors) if collectors is not None else None
         if trajectory is not None and run.resume_at is not None:
             trajectory.load_state_dict(load_checkpoint(run.folder / "state"))
@@ -89,6 +89,22 @@ class OwnLoop(Adapter):
                 if trajectory is not None and updates == run.checkpoint_at:
                     save_checkpoint(run.folder / "state", trajectory.state_dict())
         return model, optimizer
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        return DistributedDataParallel(model) if distributed.is_initialized() else model
+
+
+class OwnLoopFSDP2(OwnLoop):
+    name = "own loop, FSDP2"
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Split the weights among the processes: the head's three rows are two and one."""
+        if not distributed.is_initialized():
+            distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+        fully_shard(model.head, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
 
 
 class Accelerate(Adapter):
@@ -304,6 +320,7 @@ class StatefulLoader:
 
 ADAPTERS: tuple[Adapter, ...] = (
     OwnLoop(),
+    OwnLoopFSDP2(),
     LightningAutomatic(),
     LightningManual(),
     Transformers(),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pfge.batch_norm import refresh_batch_norm
 from pfge.forward import keep_modes
+from pfge.sharding import keep_parts_only
 from pfge.weights import Weights, load_weights, unwrap
 
 _holding: WeakSet[nn.Module] = WeakSet()  # modules that hold other weights than their own
@@ -33,6 +34,7 @@ def apply_weights(
     module = unwrap(model)
     require_own_weights(module)
     _holding.add(module)
+    keep_parts_only(module)
     tensors = [*module.parameters(), *module.buffers()]
     before = [tensor.detach().clone() for tensor in tensors]
     buffers = [(part._buffers, dict(part._buffers)) for part in module.modules()]
@@ -43,6 +45,7 @@ def apply_weights(
                 refresh_batch_norm(module, batches, forward=forward)
             yield
     finally:
+        keep_parts_only(module)
         _restore(tensors, before)
         for table, entries in buffers:  # some modules replace a buffer instead of writing to it
             table.update(entries)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import distributed
 
+from pfge.sharding import whole
 from pfge.storage.atomic_files import only_writer
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import StorageError
@@ -107,7 +108,7 @@ class FolderStore:
 
     def append(self, iteration: int, weights: Weights) -> None:
         """Write the next member."""
-        self.folder.append(weights, iteration)
+        self.folder.append({name: whole(tensor) for name, tensor in weights.items()}, iteration)
 
     def members(self) -> Sequence[Weights]:
         """Return the members so far, each read when it is asked for."""
@@ -141,8 +142,10 @@ class FollowerStore:
         """Start without members."""
         self.iterations = []
 
-    def append(self, iteration: int, weights: Weights) -> None:  # noqa: ARG002 - the writer has the same
-        """Count a member."""
+    def append(self, iteration: int, weights: Weights) -> None:
+        """Count a member, and give the writer this process's parts of it if it is split among processes."""
+        for tensor in weights.values():
+            whole(tensor)
         self.iterations = [*self.iterations, iteration]
 
     def members(self) -> Sequence[Weights]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, constructor_call, require_cycle
+from pfge.sharding import split_like, whole
 from pfge.storage.lazy_members import LazyMembers
 from pfge.weights import Weights, accumulator, copy_weights, is_averaged
 
@@ -100,8 +101,9 @@ class SWAG(Collector):
         for name, tensor in deviation.items():
             # Welford's product of the deviations from the old and the new mean, by the new one alone.
             growth = count / (count - 1) if count > 1 else 0.0
-            self._squares[name] = self._squares[name].to(tensor.device).addcmul_(tensor, tensor, value=growth)
-        deviation = {name: tensor.cpu() for name, tensor in deviation.items()}
+            squares = split_like(tensor, self._squares[name]).to(tensor.device)
+            self._squares[name] = squares.addcmul_(tensor, tensor, value=growth)
+        deviation = {name: whole(tensor).cpu() for name, tensor in deviation.items()}
         self._deviations = [*self._deviations, deviation][-self.rank :] if self.rank else []
 
     def members(self) -> Sequence[Weights]:
@@ -134,12 +136,12 @@ class SWAG(Collector):
         # One vector for all tensors: the low-rank part correlates weights of different layers.
         shared = _normal((columns,), f"{self.seed}/{index}")
         for name, squares in self._squares.items():
-            variance = (squares.cpu() / self._mean.count).clamp(min=self.var_clamp)
+            variance = (whole(squares).cpu() / self._mean.count).clamp(min=self.var_clamp)
             noise = variance.sqrt() * _normal(tuple(squares.shape), f"{self.seed}/{index}/{name}")
             if columns > 1:
                 for weight, deviation in zip(shared, self._deviations, strict=True):
                     noise += weight / (columns - 1) ** 0.5 * deviation[name]
-            sample[name] = (mean[name].cpu() + self.scale**0.5 * noise).to(sample[name].dtype)
+            sample[name] = (whole(mean[name]).cpu() + self.scale**0.5 * noise).to(sample[name].dtype)
         return sample
 
     @property

@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, distributed
 
+from pfge.sharding import any_split, whole
 from pfge.storage.files import StorageError, read_tensors, write_tensors
 from pfge.storage.tensor_bytes import raw_bytes
 
@@ -19,6 +20,9 @@ MAX_DEPTH = 100
 
 def save_checkpoint(path: Path | str, state: Any) -> None:
     """Write a state, such as `trajectory.state_dict()` gives, replacing an older file atomically.
+
+    Tensors that are split among processes (FSDP2) are put together: all processes must call this, and that of
+    rank 0 writes. Any number of processes can load the file.
 
     Args:
         path: The file.
@@ -35,6 +39,10 @@ def save_checkpoint(path: Path | str, state: Any) -> None:
     """
     tensors: dict[str, Tensor] = {}
     tree = json.dumps(_encode(state, tensors, "state", MAX_DEPTH))
+    if any_split(tensors):
+        tensors = {name: whole(tensor).cpu() for name, tensor in tensors.items()}
+        if distributed.get_rank():
+            return
     write_tensors(Path(path), tensors, {KEY: f"{FORMAT}\n{_digest(tree, tensors)}\n{tree}"})
 
 
