@@ -79,6 +79,11 @@ class CollectWeights(Collecting, TrainerCallback):
 
     def constructor(self, model: nn.Module) -> Callable[[], nn.Module]:
         """Return a function that constructs the model from its config."""
+        if hasattr(model, "peft_config"):
+            raise ValueError(
+                f"the adapters of a {type(model).__name__} need the base that it was made from; pass "
+                "ensemble(lambda: model), which puts members into the trained model"
+            )
         config = deepcopy(getattr(model, "config", None))
         return checked(partial(type(model), config), "let its constructor take its config")
 

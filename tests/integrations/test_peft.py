@@ -1,0 +1,222 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, PromptTuningConfig, TaskType, get_peft_model
+from torch import Tensor, nn
+from transformers import BertForSequenceClassification
+
+from pfge import FGE, PFGE, Constant, Ensemble, StorageError, Trajectory
+from pfge.calibration import Temperatures
+from pfge.integrations.peft import CONFIG, WEIGHTS, load_adapters, save_adapters
+from pfge.storage.manifest import MANIFEST
+from pfge.weights import copy_weights, trained_names, view_weights
+from tests.integrations.test_transformers import BATCH, make_bert, make_trainer
+from tests.toys import assert_same_weights, make_mlp
+
+INPUTS = {key: value for key, value in BATCH.items() if key != "labels"}
+LORA = LoraConfig(task_type=TaskType.SEQ_CLS, r=2, target_modules=["query", "value"], lora_dropout=0.1)
+
+
+def make_lora(base: nn.Module | None = None, config: Any = LORA) -> PeftModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return get_peft_model(base or make_bert(), config)
+
+
+def train(model: PeftModel, collector: FGE | PFGE, updates: int = 8) -> Ensemble:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.5, momentum=0.9)
+    trajectory = Trajectory(model, optimizer, Constant(0.5), [collector])
+    for _ in range(updates):
+        optimizer.zero_grad()
+        model(**BATCH).loss.backward()
+        trajectory.before_update()
+        optimizer.step()
+        trajectory.after_update()
+    return Ensemble.from_collector(collector, lambda: model)
+
+
+@pytest.fixture(scope="module")
+def ensemble() -> Ensemble:
+    """Four members of a LoRA on a tiny BERT."""
+    return train(make_lora(), PFGE(1, 2))
+
+
+@pytest.fixture
+def saved(ensemble: Ensemble, tmp_path: Path) -> Path:
+    save_adapters(ensemble, tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def adapters_in(folder: Path) -> list[Path]:
+    entries = json.loads((folder / MANIFEST).read_text())["members"]
+    return [folder / entry["folder"] for entry in entries]
+
+
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def test_an_ensemble_of_adapters_predicts_the_same_in_a_new_base(ensemble: Ensemble, saved: Path) -> None:
+    expected = ensemble.predict_members(INPUTS)
+    assert len(expected.unique(dim=0)) == 4
+    loaded = load_adapters(saved, make_bert())
+    assert torch.equal(loaded.predict_members(INPUTS), expected)
+    assert loaded.iterations == [2, 4, 6, 8]
+    assert loaded.method == "PFGE(cycle=1, period=2, phase=0, average_start=True, clear_momentum=True)"
+
+
+def test_peft_itself_loads_each_adapter(ensemble: Ensemble, saved: Path) -> None:
+    expected = ensemble.predict_members(INPUTS)
+    for number, folder in enumerate(adapters_in(saved)):
+        model = PeftModel.from_pretrained(make_bert(), str(folder)).eval()
+        with torch.no_grad():
+            assert torch.equal(model(**INPUTS).logits.softmax(dim=1), expected[number])
+
+
+def test_four_adapters_take_the_bytes_of_four_adapters(
+    ensemble: Ensemble, saved: Path, tmp_path: Path
+) -> None:
+    model = ensemble.build_model()
+    model.save_pretrained(tmp_path / "one")
+    one = (tmp_path / "one" / WEIGHTS).stat().st_size
+    assert [(folder / WEIGHTS).stat().st_size for folder in adapters_in(saved)] == [one] * 4
+    base = make_bert()
+    base.save_pretrained(tmp_path / "base")
+    assert size_of(saved) <= 1.05 * (size_of(tmp_path / "base") + 4 * one)
+    adapter = sum(view_weights(model)[name].nbytes for name in trained_names(make_lora()))
+    assert load_adapters(saved, base).nbytes == 4 * adapter
+
+
+def test_temperatures_are_saved(ensemble: Ensemble, tmp_path: Path) -> None:
+    scaled = ensemble.with_members(ensemble.members, temperatures=Temperatures(1.5))
+    save_adapters(scaled, tmp_path / "saved")
+    assert load_adapters(tmp_path / "saved", make_bert()).temperatures == Temperatures(1.5)
+
+
+def test_a_loaded_ensemble_is_saved_again(saved: Path, tmp_path: Path) -> None:
+    loaded = load_adapters(saved, make_bert())
+    loaded.predict(INPUTS)
+    save_adapters(loaded.last(2), tmp_path / "again")
+    again = [(folder / WEIGHTS).read_bytes() for folder in adapters_in(tmp_path / "again")]
+    assert again == [(folder / WEIGHTS).read_bytes() for folder in adapters_in(saved)[-2:]]
+
+
+def test_an_ensemble_that_was_there_is_replaced(ensemble: Ensemble, saved: Path) -> None:
+    save_adapters(ensemble.last(1), saved)
+    assert {file.name for file in saved.iterdir()} == {MANIFEST, *(f.name for f in adapters_in(saved))}
+    assert len(load_adapters(saved, make_bert())) == 1
+
+
+def test_saving_and_loading_use_no_random_numbers(ensemble: Ensemble, tmp_path: Path) -> None:
+    base = make_bert()
+    before = torch.get_rng_state()
+    save_adapters(ensemble, tmp_path / "saved")
+    load_adapters(tmp_path / "saved", base)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_adapter_for_another_base_is_refused_and_the_base_is_left_alone(saved: Path) -> None:
+    other = make_bert()
+    with torch.no_grad():
+        other.bert.encoder.layer[0].output.dense.bias[3] += 1e-3
+    before = copy_weights(view_weights(other))
+    with pytest.raises(StorageError, match=r"a model without a name, and the base .* other weights"):
+        load_adapters(saved, other)
+    assert_same_weights(view_weights(other), before)
+    assert len(load_adapters(saved, other, other_base=True)) == 4
+
+
+def test_a_new_head_does_not_make_another_base(ensemble: Ensemble, saved: Path) -> None:
+    base = make_bert()
+    nn.init.zeros_(base.classifier.weight)
+    assert torch.equal(load_adapters(saved, base).predict(INPUTS), ensemble.predict(INPUTS))
+
+
+def test_a_base_that_adapters_do_not_fit_is_refused(saved: Path) -> None:
+    with pytest.raises(StorageError, match="a model without a name, which do not fit a Sequential"):
+        load_adapters(saved, make_mlp())
+
+
+def test_a_base_that_has_adapters_already_is_refused(saved: Path) -> None:
+    with pytest.raises(ValueError, match=r"got one with adapters; pass model.unload\(\)"):
+        load_adapters(saved, make_lora())
+
+
+def test_a_model_without_adapters_is_refused(tmp_path: Path) -> None:
+    plain = Ensemble([view_weights(make_bert())], make_bert)
+    with pytest.raises(ValueError, match="of a peft model, got a BertForSequenceClassification; let build"):
+        save_adapters(plain, tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_prompt_learning_is_refused(tmp_path: Path) -> None:
+    model = make_lora(config=PromptTuningConfig(task_type=TaskType.SEQ_CLS, num_virtual_tokens=2))
+    with pytest.raises(ValueError, match=r"got PROMPT_TUNING; use Ensemble.save"):
+        save_adapters(Ensemble([view_weights(model)], lambda: model), tmp_path / "saved")
+
+
+def test_members_that_differ_elsewhere_are_refused(tmp_path: Path) -> None:
+    model = make_lora()
+    model.base_model.model.bert.pooler.dense.weight.requires_grad_(True)
+    with pytest.raises(ValueError, match=r"member 1 differs from the model in .*pooler.*; name its module"):
+        save_adapters(train(model, FGE(1), 2), tmp_path / "saved")
+    assert not (tmp_path / "saved" / MANIFEST).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "must have format 'pfge-adapters', found 'other'"),
+        ({"members": [{"folder": "../elsewhere"}]}, "must give each adapter's folder, file, iteration"),
+        (
+            {"adapter_config": {"megatron_config": {}}},
+            "adapter's config, and no module to import",
+        ),
+        ({"adapter_config": {"peft_type": "NONE"}}, "do not fit a BertForSequenceClassification"),
+        ({"task": {"name": "Other", "options": {}}}, "task must be one that this version knows"),
+    ],
+)
+def test_a_foreign_manifest_is_refused(change: dict[str, Any], message: str, saved: Path) -> None:
+    manifest = json.loads((saved / MANIFEST).read_text())
+    (saved / MANIFEST).write_text(json.dumps(manifest | change))
+    with pytest.raises(StorageError, match=message):
+        load_adapters(saved, make_bert())
+
+
+def test_a_damaged_adapter_is_refused(saved: Path) -> None:
+    file = adapters_in(saved)[1] / WEIGHTS
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(StorageError, match="it is corrupted"):
+        load_adapters(saved, make_bert())
+
+
+def test_a_config_is_the_same_in_each_run(ensemble: Ensemble, saved: Path, tmp_path: Path) -> None:
+    save_adapters(ensemble, tmp_path / "again")
+    configs = {(f / CONFIG).read_text() for f in (*adapters_in(saved), *adapters_in(tmp_path / "again"))}
+    assert len(configs) == 1
+
+
+def test_adapters_are_collected_in_the_trainer(tmp_path: Path) -> None:
+    trainer, callback = make_trainer(tmp_path / "run", None, FGE(3), model=make_lora(), learning_rate=0.05)
+    trainer.train()
+    with pytest.raises(ValueError, match=r"adapters of a PeftModel.*; pass ensemble\(lambda: model\)"):
+        callback.ensemble()
+    found = callback.ensemble(lambda: trainer.model)
+    save_adapters(found, tmp_path / "saved")
+    expected: Tensor = found.predict(INPUTS)
+    assert torch.equal(load_adapters(tmp_path / "saved", make_bert()).predict(INPUTS), expected)
+
+
+def test_the_base_may_be_any_module(tmp_path: Path) -> None:
+    def base() -> BertForSequenceClassification:
+        return make_mlp()
+
+    config = LoraConfig(r=2, target_modules=["0", "4"])
+    model = make_lora(base(), config)
+    members = [copy_weights(view_weights(model))]
+    save_adapters(Ensemble(members, lambda: model), tmp_path / "saved")
+    assert len(load_adapters(tmp_path / "saved", base())) == 1
