@@ -102,12 +102,25 @@ def load_while_whole(folder: Path) -> None:
     save_checkpoint(folder / f"loaded {distributed.get_rank()}", {"loss": found, "sizes": sizes})
 
 
+def apply_average(folder: Path) -> None:
+    """Validate with the average between two updates."""
+    swa = SWA(1)
+    trajectory = start([swa])
+    advance(trajectory, 2)
+    with swa.applied(trajectory.model), torch.no_grad():
+        found = loss_of(trajectory.model, 0)
+    with torch.no_grad():
+        after = loss_of(trajectory.model, 0)
+    save_checkpoint(folder / f"applied {distributed.get_rank()}", [found, after])
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     train_and_resume(folder)
     refuse_nan(folder)
     load_while_whole(folder)
+    apply_average(folder)
     distributed.destroy_process_group()
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pfge import FGE, Constant, Trajectory, load_checkpoint
+from pfge import FGE, SWA, Collector, Constant, Trajectory, load_checkpoint
 from pfge.sharding import any_split, is_split, split_like, whole
 from pfge.weights import load_weights
 from tests.processes import launch_two
@@ -33,9 +33,9 @@ def advance_alone(trajectory: Trajectory, iterations: int) -> None:
         trajectory.after_update()
 
 
-def start_alone() -> Trajectory:
+def start_alone(*collectors: Collector) -> Trajectory:
     model = make_net()
-    return Trajectory(model, make_adam(model), Constant(0.01), make_collectors())
+    return Trajectory(model, make_adam(model), Constant(0.01), collectors or make_collectors())
 
 
 def members_of(trajectory: Trajectory) -> list[list[dict[str, torch.Tensor]]]:
@@ -89,6 +89,21 @@ def test_weights_are_loaded_where_whole_parameters_were_left_behind(folder: Path
     sizes = [parts["sizes"] for parts in found]
     assert [parts["0.weight"] for parts in sizes] == [(4, 4), (3, 4)]
     assert [parts["3.bias"] for parts in sizes] == [(1,), (0,)]
+
+
+@pytest.mark.slow
+def test_the_average_is_applied_and_the_models_own_weights_come_back(folder: Path) -> None:
+    swa = SWA(1)
+    alone = start_alone(swa)
+    advance_alone(alone, 2)
+    with swa.applied(alone.model), torch.no_grad():
+        expected = [loss_of(alone.model, 0)]
+    with torch.no_grad():
+        expected += [loss_of(alone.model, 0)]
+    for rank in RANKS:
+        torch.testing.assert_close(
+            load_checkpoint(folder / f"applied {rank}"), expected, rtol=1e-4, atol=1e-6
+        )
 
 
 def test_an_ordinary_tensor_is_whole() -> None:
