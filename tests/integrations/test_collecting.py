@@ -1,6 +1,7 @@
 import gc
 import weakref
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import torch
@@ -97,6 +98,33 @@ def test_a_state_of_other_collectors_is_refused() -> None:
     other.load_state_dict(following.state_dict())
     with pytest.raises(ValueError, match=r"resumes with the collectors it had.*period=4.*got.*period=6"):
         other.attach(model, make_sgd(model))
+
+
+@pytest.mark.parametrize("others", [(PFGE(2, 6),), (PFGE(2, 4), SWA(1)), (SWA(1),)], ids=str)
+def test_after_a_resume_with_other_collectors_is_refused_the_folder_is_as_it_was(
+    others: tuple[Collector, ...], tmp_path: Path
+) -> None:
+    following, model, optimizer = start(PFGE(2, 4, store=tmp_path))
+    advance(model, optimizer, 8)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert len(before) == 3
+    # The same folder is given again.
+    collectors = [PFGE(2, c.period, store=tmp_path) if isinstance(c, PFGE) else c for c in others]
+    other = Collecting(None, collectors)
+    other.load_state_dict(following.state_dict())
+    with pytest.raises(ValueError, match=r"resumes with the collectors it had.*; construct the same ones"):
+        other.attach(model, make_sgd(model))
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_model_that_is_wrapped_twice_is_looked_through() -> None:
+    model = make_mlp()
+    optimizer = make_sgd(model)
+    wrapped = nn.DataParallel(nn.DataParallel(model))
+    fge = FGE(1)
+    Collecting(None, [fge]).attach(wrapped, optimizer)
+    advance(wrapped, optimizer, 1)
+    assert_same_weights(fge.members()[0], dict(model.state_dict()))
 
 
 def test_an_ensemble_before_training_is_an_error() -> None:

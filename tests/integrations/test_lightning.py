@@ -7,10 +7,12 @@ import pytorch_lightning
 import torch
 from torch import Tensor, nn
 
-from pfge import EMA, FGE, PFGE, SWA, Constant, Ensemble
+from pfge import EMA, FGE, PFGE, SWA, Constant, Ensemble, load_weights, refresh_batch_norm
+from pfge.collectors import RunningMean
 from pfge.integrations.lightning import CollectWeights
+from pfge.weights import buffer_names, copy_weights, view_weights
 from tests.integrations.adapters import StatefulLoader
-from tests.toys import assert_same_weights, classification_loss, make_batch
+from tests.toys import assert_same_weights, classification_loss, make_batch, make_mlp
 
 INPUTS = make_batch(0)[0]
 
@@ -123,9 +125,7 @@ def test_a_strategy_that_splits_the_weights_is_refused() -> None:
 
     trainer = make_trainer()
     trainer.strategy.__class__ = Sharded
-    with pytest.raises(
-        ValueError, match=r'whole weights, got Sharded; use strategy="ddp" or a single device'
-    ):
+    with pytest.raises(ValueError, match=r'whole weights, got Sharded; use strategy="ddp", a single dev'):
         CollectWeights(None, [FGE(1)]).setup(trainer, Classifier(5), "fit")
 
 
@@ -192,3 +192,98 @@ def test_a_checkpoint_after_training_holds_what_was_collected(tmp_path: Path) ->
     saved = torch.load(tmp_path / "state.ckpt", weights_only=True)["callbacks"]["CollectWeights"]
     assert saved["iteration"] == 6
     assert_same_weights(saved["collectors"][0][1]["mean"]["mean"], ema.members()[0])
+
+
+class Validated(Classifier):
+    """Notes the weights that it is validated with, and has BatchNorm and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__(5)
+        self.net = make_mlp()
+        self.seen: list[Any] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        assert not self.training
+        self.seen.append(copy_weights(view_weights(self)))
+
+
+def unseen() -> StatefulLoader:
+    return StatefulLoader([make_batch(9)])
+
+
+def fit_validated(**options: Any) -> tuple[Validated, SWA]:
+    swa = SWA(2)
+    chosen = {"validate": swa} if options.pop("validate") else {}
+    callback = CollectWeights(None, [swa, FGE(1)], **chosen, **options)
+    module = Validated()
+    torch.manual_seed(0)
+    make_trainer(callback, val_check_interval=1).fit(module, batches(), unseen())
+    return module, swa
+
+
+def test_a_module_is_validated_with_the_average_and_trained_as_without() -> None:
+    plain, _ = fit_validated(validate=False)
+    module, swa = fit_validated(validate=True)
+    # A sanity check of w0, and the weights after one update, before anything was averaged.
+    for index in (0, 1):
+        assert_same_weights(module.seen[index], plain.seen[index])
+    start, *points = plain.seen
+    expected = RunningMean(start, counted=True, copied=buffer_names(plain))
+    for count, weights in enumerate(points, 1):
+        if count % 2 == 0:
+            expected.add(weights)
+        if count > 1:
+            assert_same_weights(module.seen[count], expected.weights())
+    assert len(module.seen) == 7
+    assert_same_weights(module.seen[-1], swa.members()[0])
+    assert_same_weights(view_weights(module), view_weights(plain))
+
+
+def test_batch_norm_may_be_refreshed_before_a_validation() -> None:
+    data = [make_batch(number)[0] for number in range(3)]
+    module, swa = fit_validated(validate=True, batches=data)
+    expected = Validated()
+    load_weights(expected, swa.members()[0])
+    refresh_batch_norm(expected, data)
+    assert_same_weights(module.seen[-1], view_weights(expected))
+
+
+def test_checkpoints_hold_the_weights_in_training(tmp_path: Path) -> None:
+    swa = SWA(1)
+    module = Validated()
+    files = pl.callbacks.ModelCheckpoint(tmp_path, filename="last")
+    trainer = make_trainer(CollectWeights(None, [swa], validate=swa), files, enable_checkpointing=True)
+    trainer.fit(module, batches(), unseen())
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]
+    assert_same_weights(saved, view_weights(module))
+    assert not torch.equal(saved["net.0.weight"], swa.members()[0]["net.0.weight"])
+
+
+def test_after_a_failed_validation_the_module_has_its_own_weights() -> None:
+    class Failing(Validated):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+            raise OSError("the disk is gone")
+
+    plain, _ = fit_validated(validate=False)
+    swa = SWA(1)
+    module = Failing()
+    torch.manual_seed(0)
+    trainer = make_trainer(CollectWeights(None, [swa], validate=swa), num_sanity_val_steps=0)
+    with pytest.raises(OSError, match="the disk is gone"):
+        trainer.fit(module, batches(), unseen())
+    assert not torch.equal(module.net[0].weight, swa.members()[0]["net.0.weight"])
+    assert_same_weights(view_weights(module), view_weights(plain))
+
+
+def test_validating_without_training_uses_the_weights_as_they_are() -> None:
+    swa = SWA(1)
+    trainer = make_trainer(CollectWeights(None, [swa], validate=swa))
+    module = Validated()
+    trainer.fit(module, batches(), unseen())
+    trainer.validate(module, unseen(), verbose=False)
+    assert_same_weights(module.seen[-1], view_weights(module))
+
+
+def test_validation_takes_one_of_the_collectors() -> None:
+    with pytest.raises(ValueError, match=r"validate must be one of the collectors FGE.*, got SWA.*; add it"):
+        CollectWeights(None, [FGE(1)], validate=SWA(1))

@@ -1,8 +1,10 @@
 """Collecting in a Lightning Trainer: `Trainer(callbacks=[CollectWeights(...)])`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 from torch import nn
 
@@ -34,14 +36,31 @@ class CollectWeights(Collecting, Callback):
             scheduler. Do not return a scheduler from `configure_optimizers` beside one that is given here.
         collectors: As in `Trajectory`.
         optimizer: Which of the module's optimizers is followed; needed if there are several.
+        validate: The collector, one of `collectors`, whose mean so far the module has while it is validated,
+            once there is one; None to validate the weights in training. Checkpoints hold the latter.
+        batches: Training data, over which BatchNorm statistics are computed before each such validation.
     """
 
     def __init__(
-        self, schedule: Schedule | None, collectors: Sequence[Collector], *, optimizer: int | None = None
+        self,
+        schedule: Schedule | None,
+        collectors: Sequence[Collector],
+        *,
+        optimizer: int | None = None,
+        validate: Collector | None = None,
+        batches: Iterable[Any] | None = None,
     ):
         warn_if_untested(PACKAGE, TESTED)
         super().__init__(schedule, collectors)
+        if validate is not None and validate not in self.collectors:
+            found = ", ".join(map(str, self.collectors))
+            raise ValueError(
+                f"validate must be one of the collectors {found}, got {validate}; add it to them"
+            )
         self.optimizer = optimizer
+        self.validate = validate
+        self.batches = batches
+        self._applied = ExitStack()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse a strategy that does not keep whole weights in every process."""
@@ -49,7 +68,7 @@ class CollectWeights(Collecting, Callback):
         if not STRATEGIES & {kind.__name__ for kind in strategy.__mro__}:
             raise ValueError(
                 f"CollectWeights works where every process has the whole weights, got {strategy.__name__}; "
-                'use strategy="ddp" or a single device'
+                'use strategy="ddp", a single device, or fully_shard in a loop of your own'
             )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -62,8 +81,23 @@ class CollectWeights(Collecting, Callback):
             )
         self.attach(pl_module, trainer.optimizers[self.optimizer or 0])
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the mean so far into the module, if it is validated while it trains and there is a mean."""
+        if self.validate is None or not self._hooks:
+            return
+        try:
+            applied = self.validate.applied(pl_module, self.batches)
+        except ValueError:  # nothing was collected yet
+            return
+        self._applied.enter_context(applied)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the module's own weights back, before checkpoints are written."""
+        self._applied.close()
+
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Stop following; what was collected stays."""
+        """Put the module's own weights back and stop following; what was collected stays."""
+        self._applied.close()
         self.detach()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
