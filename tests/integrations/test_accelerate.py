@@ -46,9 +46,18 @@ def test_a_state_with_another_period_is_refused(tmp_path: Path) -> None:
         other.load_state(str(tmp_path / "state"))
 
 
-@pytest.mark.parametrize(
-    "kind", [DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM], ids=str
-)
-def test_what_splits_the_weights_is_refused(kind: DistributedType) -> None:
-    with pytest.raises(ValueError, match=f"every process has the whole weights, got {kind.value}; use DDP"):
-        require_supported(kind)
+REFUSED = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA")
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_splits_the_weights_or_is_not_known_is_refused(kind: str) -> None:
+    with pytest.raises(
+        ValueError,
+        match=f"every process has the whole weights, got {kind}; use DDP, or .*fully_shard in",
+    ):
+        require_supported(DistributedType(kind))
+
+
+@pytest.mark.parametrize("kind", ["NO", "MULTI_CPU", "MULTI_GPU"])
+def test_what_keeps_whole_weights_is_accepted(kind: str) -> None:
+    require_supported(DistributedType(kind))

@@ -12,11 +12,6 @@ from pfge.integrations.collecting import Collecting, warn_if_untested
 from pfge.schedules import Schedule
 
 TESTED = ("1.10", "1.15")
-REFUSED = {
-    DistributedType.DEEPSPEED: "use DDP, or ZeRO through FSDP2 in a loop of your own",
-    DistributedType.FSDP: "use DDP",
-    DistributedType.MEGATRON_LM: "use DDP",
-}
 
 
 class CollectWeights(Collecting):
@@ -57,9 +52,10 @@ def unwrap_optimizer(optimizer: Optimizer) -> Optimizer:
 
 
 def require_supported(distributed_type: DistributedType) -> None:
-    """Raise a ValueError where no process has the whole weights."""
-    if (remedy := REFUSED.get(distributed_type)) is not None:
+    """Raise a ValueError unless every process is known to have the whole weights."""
+    kind = distributed_type.value
+    if kind != "NO" and not kind.startswith("MULTI_"):
         raise ValueError(
-            "CollectWeights works where every process has the whole weights, got "
-            f"{distributed_type.value}; {remedy}"
+            f"CollectWeights works where every process has the whole weights, got {kind}; use DDP, or "
+            "torch.distributed.fsdp.fully_shard in a loop of your own"
         )
