@@ -38,7 +38,7 @@ SHORTEST_CYCLE = 7
 POINTS_LOOKED_AHEAD = 20
 ITERATIONS_LOOKED_AHEAD = 100_000
 HIGH_SHARE = 0.25
-"""Where the mean rate at which points are taken may be, from a schedule's lowest rate (0) to its highest (1)."""
+"""Up to where the mean rate of points may lie, from a schedule's lowest rate (0) to its highest (1)."""
 
 
 class Trajectory:
