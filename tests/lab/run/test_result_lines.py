@@ -1,6 +1,7 @@
 """Files of results: an appended line stays, half a line never counts, and a bad one is named."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from pfge.lab.run.result_lines import append_row, read_rows, require_rows
 from pfge.lab.run.results import ComparisonRow
 from pfge.storage.files import StorageError
+from pfge.tasks.manifest import DEFAULT_TASK
 from tests.reports.made_run import result
+from tests.tasks.fractions import Fractions
 
 FIRST, SECOND = (ComparisonRow.from_json(result("PFGE", seed)) for seed in (1, 2))
 REMEDY = "remove results.jsonl and run the same pfge compare, which only measures again"
@@ -148,3 +151,19 @@ def test_no_line_of_json_ends_in_anything_but_a_message(path: Path, line: str, e
     assert found.rows == [FIRST]
     (problem,) = found.left_out
     assert problem.startswith(f"line 1 of results.jsonl is left out: {expected}")
+
+
+def test_all_lines_of_a_file_are_of_one_task(path: Path, fractions: Fractions) -> None:
+    other = ComparisonRow(
+        seed=3, method="PFGE", task=fractions, members=1, bytes=4, bytes_of_one=4, iterations=1,
+        metrics={"test": {"mse": 0.5}},
+    )  # fmt: skip
+    write(path, FIRST.to_json(), other.to_json())
+    reason = f"its task is Fractions(places=6), and that of the file {DEFAULT_TASK}; {REMEDY}"
+    found = read_rows(path, ComparisonRow)
+    assert found.rows == [FIRST]
+    assert found.left_out == [f"line 2 of results.jsonl is left out: {reason}"]
+    with pytest.raises(StorageError, match=re.escape(f"line 2 of {path} cannot be used: {reason}")):
+        rows(path)
+    with pytest.raises(StorageError, match=r"line 1 of .* its task is .*Classification"):
+        require_rows(path, ComparisonRow, fractions)

@@ -26,6 +26,7 @@ from pfge.lab.run.typed_json import ResultError
 from pfge.tasks import Classification, Metric
 from tests.reports.figures.test_landscape import FOUND
 from tests.reports.made_run import connectivity_rows, evaluation, form_rows, result
+from tests.tasks.fractions import Fractions
 
 PAIR = AdjacentMembers((1, 2), 0.1, 30.0, 0.2, -0.01, 0.05)
 DIAGNOSIS = Diagnosis(1, "PFGE", [PAIR], [0.1, 0.2], 0.1, "training", None, [None, 0.1], 0.1)
@@ -161,6 +162,37 @@ def test_a_new_main_metric_is_needed_and_kept_without_a_change_here(monkeypatch:
     for kind in ("each", "growing"):
         row[kind]["test"][0]["width"] = 2.0
     assert ComparisonRow.from_json(row).metrics["test"]["width"] == 2.0
+
+
+OF_FRACTIONS = {"name": "Fractions", "options": {"places": 6}}
+
+
+def test_a_row_needs_the_main_metrics_of_its_own_task(fractions: Fractions) -> None:
+    row = {key: value for key, value in result("FGE*", 1).items() if "calibrated" not in key}
+    with pytest.raises(ResultError, match=r"^it has no `test\.mse`$"):
+        ComparisonRow.from_json(row | {"task": OF_FRACTIONS})
+    found = ComparisonRow.from_json(row | {"task": OF_FRACTIONS, "test": {"mse": 0.5}})
+    assert found.task == fractions
+    assert found.to_json()["task"] == OF_FRACTIONS
+    assert "task" not in ComparisonRow.from_json(row).to_json()
+
+
+@pytest.mark.parametrize("kind", [ComparisonRow, FormatRow, EnsembleEvaluation])
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ({"name": "Ranking", "options": {}}, "task must be one that this version knows, Classification"),
+        (
+            {"name": "Classification", "options": {"sides": 3}},
+            "task has options that Classification",
+        ),
+        ("Classification", "task must have a name and options, got 'Classification'"),
+    ],
+)
+def test_a_task_that_is_not_known_is_named(kind: type[Result], task: Any, expected: str) -> None:
+    with pytest.raises(ResultError) as caught:
+        kind.from_json(EXAMPLES[kind] | {"task": task})
+    assert str(caught.value).startswith(expected)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pfge.lab.run.results import ResultRow
+from pfge.lab.run.results import MeasuredRow, ResultRow
 from pfge.lab.run.typed_json import LaterVersionError, ResultError
 from pfge.storage.files import StorageError
+from pfge.tasks import Task
 
 Row = TypeVar("Row", bound=ResultRow)
 
@@ -34,7 +35,8 @@ def append_row(path: Path, row: ResultRow) -> None:
 def read_rows(path: Path, kind: type[Row]) -> ReadLines[Row]:
     """Return the rows of a file in their order, and the reason for each line that is left out.
 
-    Lines are left out that are not JSON, that lack what a row needs, or that repeat an earlier row.
+    Lines are left out that are not JSON, that lack what a row needs, that repeat an earlier row, or that are
+    of another task than the first.
     """
     rows, left_out = [], []
     for number, found in _lines(path, kind):
@@ -45,21 +47,26 @@ def read_rows(path: Path, kind: type[Row]) -> ReadLines[Row]:
     return ReadLines(rows, left_out)
 
 
-def require_rows(path: Path, kind: type[Row]) -> list[Row]:
+def require_rows(path: Path, kind: type[Row], task: Task | None = None) -> list[Row]:
     """Return the rows of a file that is to be continued, in their order.
+
+    Args:
+        path: The file.
+        kind: Of the rows.
+        task: Of all rows that have one; that of the first if None.
 
     Raises:
         StorageError: A line is not such a row.
     """
     rows = []
-    for number, found in _lines(path, kind):
+    for number, found in _lines(path, kind, task):
         if isinstance(found, str):
             raise StorageError(f"line {number} of {path} cannot be used: {found}")
         rows.append(found)
     return rows
 
 
-def _lines(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row | str]]:
+def _lines(path: Path, kind: type[Row], task: Task | None = None) -> Iterator[tuple[int, Row | str]]:
     """Yield the number of each whole line and its row, or why it has none."""
     if not path.exists():
         return
@@ -69,6 +76,8 @@ def _lines(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row | str]]:
         found = _parse(line, kind)
         if isinstance(found, ResultRow) and first.setdefault(found.key, number) != number:
             yield number, f"it repeats line {first[found.key]}; remove that line"
+        elif isinstance(found, MeasuredRow) and found.task != (task := task or found.task):
+            yield number, f"its task is {found.task}, and that of the file {task}; {kind.remedy}"
         else:
             yield number, found
 

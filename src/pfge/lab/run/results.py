@@ -1,7 +1,7 @@
 """What experiments find, as frozen values: the lab writes them as JSON, reports read them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -12,6 +12,7 @@ from pfge.lab.run.typed_json import (
     Flat,
     LaterVersionError,
     ResultError,
+    StoredAs,
     at_least,
     decode,
     encode,
@@ -19,7 +20,8 @@ from pfge.lab.run.typed_json import (
     require_keys,
 )
 from pfge.methods import START, known_rows, starred
-from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.tasks import Task
+from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 
 VERSION = 1
 """Of the format of results. Results from before there were versions have no such key, and the same others."""
@@ -28,10 +30,6 @@ VERSION = 1
 def expected_rows(methods: Iterable[str]) -> set[str]:
     """Return the rows of a finished comparison of these methods."""
     return {START, *methods, *(starred(name) for name in methods if starred(name) in known_rows())}
-
-
-def _require_main_metrics(value: Mapping[str, float], at: str) -> None:
-    require_keys(*(metric.name for metric in DEFAULT_TASK.metrics if metric.is_main))(value, at)
 
 
 def _require_fitted(value: Any, at: str) -> None:
@@ -47,9 +45,11 @@ FittedNumber = Annotated[Any, _require_fitted]
 """A calibration: a number, or a list with one for each label."""
 Place = tuple[Finite, Finite]
 """Coordinates on a plane."""
-Metrics = Annotated[Mapping[str, Finite], _require_main_metrics]
-"""Every metric by its name; the main ones of the task are always there."""
-MemberMetrics = Annotated[Mapping[str, float], _require_main_metrics]
+StoredTask = Annotated[Task, StoredAs(task_to_manifest, task_from_manifest)]
+"""A task as a manifest has it; the default is left out."""
+Metrics = Mapping[str, Finite]
+"""Every metric by its name; the main ones that any scores of the result's task have are always there."""
+MemberMetrics = Mapping[str, float]
 """The same of one member, which may have diverged: NaN and infinity are allowed."""
 OfParts = Annotated[Mapping[str, Metrics], Flat(("test", "validation")), require_keys("test")]
 """The metrics on each part of the data; each part is a key of its own in JSON."""
@@ -94,6 +94,25 @@ class ResultRow(Result, ABC):
         """What no two lines of a file share."""
 
 
+class MeasuredResult(Result, ABC):
+    """A result with metrics, which are those of its task."""
+
+    task: StoredTask
+
+    @abstractmethod
+    def measured(self) -> Iterator[tuple[str, Mapping[str, float]]]:
+        """Yield all metrics that the result has, each with its place in JSON."""
+
+    def __post_init__(self) -> None:
+        needed = [metric.name for metric in self.task.metrics if metric.is_main and metric.of is object]
+        for at, metrics in self.measured():
+            require_keys(*needed)(metrics, at if at.isprintable() else ascii(at))
+
+
+class MeasuredRow(MeasuredResult, ResultRow, ABC):
+    """A line of a file with metrics; all lines of a file are of one task."""
+
+
 @dataclass(frozen=True)
 class AtTemperature:
     """Metrics of pooled predictions with a temperature of the mean, fitted on validation data."""
@@ -111,12 +130,13 @@ class AtMemberTemperatures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonRow(ResultRow):
+class ComparisonRow(MeasuredRow):
     """One ensemble of a comparison: its cost and its metrics.
 
     Attributes:
         seed: Of the run.
         method: The name of the row, such as `PFGE` or `FGE*`.
+        task: What the metrics are of.
         members: How many the ensemble has.
         bytes: Of all their weights.
         bytes_of_one: Of the weights of one model.
@@ -134,6 +154,7 @@ class ComparisonRow(ResultRow):
 
     seed: int
     method: str
+    task: StoredTask = DEFAULT_TASK
     members: Count
     bytes: Count
     bytes_of_one: Count
@@ -147,6 +168,7 @@ class ComparisonRow(ResultRow):
     growing: Mapping[str, Sequence[MemberMetrics]] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         of_members: dict[str, Sequence[Any] | None] = {"member_iterations": self.member_iterations}
         if self.calibrated_members:
             of_members["calibrated_members.temperatures"] = self.calibrated_members.temperatures
@@ -162,6 +184,17 @@ class ComparisonRow(ResultRow):
     def key(self) -> Hashable:
         """The seed and the method."""
         return self.seed, self.method
+
+    def measured(self) -> Iterator[tuple[str, Mapping[str, float]]]:
+        """Yield the metrics on each part, at temperatures, and of members."""
+        yield from self.metrics.items()
+        for name, at in (("calibrated", self.calibrated), ("calibrated_members", self.calibrated_members)):
+            for part, metrics in at.metrics.items() if at else ():
+                yield f"{name}.{part}", metrics
+        for name, of_parts in (("each", self.each), ("growing", self.growing)):
+            for part, of_members in (of_parts or {}).items():
+                for index, metrics in enumerate(of_members):
+                    yield f"{name}.{part}[{index}]", metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,12 +241,13 @@ class ConnectivityRow(ResultRow):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormatRow(ResultRow):
+class FormatRow(MeasuredRow):
     """One ensemble in one storage format, whole or as a cascade.
 
     Attributes:
         seed: Of the run.
         method: Whose ensemble.
+        task: What the metrics are of.
         format: The name of the storage format.
         cascade: Whether members are evaluated only until one is sure.
         members: How many there are.
@@ -230,6 +264,7 @@ class FormatRow(ResultRow):
 
     seed: int
     method: str
+    task: StoredTask = DEFAULT_TASK
     format: str
     cascade: bool
     members: Count
@@ -246,14 +281,19 @@ class FormatRow(ResultRow):
         """The seed, the method, the format, and whether it is a cascade."""
         return self.seed, self.method, self.format, self.cascade
 
+    def measured(self) -> Iterator[tuple[str, Mapping[str, float]]]:
+        """Yield the metrics on each part."""
+        yield from self.metrics.items()
+
 
 @dataclass(frozen=True)
 class StartWeights:
-    """The file of a seed's start weights, and their metrics on each part of the data."""
+    """The file of a seed's start weights, and their metrics of a task on each part of the data."""
 
     seed: int
     file: Path
     metrics: Mapping[str, Metrics]
+    task: Task = DEFAULT_TASK
 
 
 @dataclass(frozen=True)
@@ -282,10 +322,11 @@ class CorruptedInputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnsembleEvaluation(Result):
+class EnsembleEvaluation(MeasuredResult):
     """Metrics of one saved ensemble on known, unknown and corrupted inputs.
 
     Attributes:
+        task: What the metrics are of.
         method: How the ensemble was made, if it says so.
         model: Of which architecture, if it says so.
         members: How many.
@@ -295,7 +336,7 @@ class EnsembleEvaluation(Result):
         data: The name of the data set.
         images: How many the test set has.
         test: The metrics on it, and how far another ensemble's predictions are, if one was given.
-        reliability: Bins of confidence, as lists of the same length.
+        reliability: Bins of confidence, as lists of the same length; empty for tasks without classes.
         ood: Results for each data set of unknown inputs, by name.
         corruptions: Each corruption at growing strengths, by name.
         ensemble: The folder of the ensemble.
@@ -303,6 +344,7 @@ class EnsembleEvaluation(Result):
         environment: Where and how this was measured.
     """
 
+    task: StoredTask = DEFAULT_TASK
     method: str | None
     model: str | None
     members: Count
@@ -318,6 +360,13 @@ class EnsembleEvaluation(Result):
     ensemble: str | None = None
     bytes_on_disk: int | None = None
     environment: Mapping[str, Any] | None = None
+
+    def measured(self) -> Iterator[tuple[str, Mapping[str, float]]]:
+        """Yield the metrics on the test set, and on every corrupted one."""
+        yield "test", self.test
+        for name, strengths in self.corruptions.items():
+            for index, corrupted in enumerate(strengths):
+                yield f"corruptions.{name}[{index}]", corrupted.metrics
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from math import isfinite
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Mark = TypeVar("Mark")
 
 LARGEST_INT = 2**63 - 1
 LARGEST_FLOAT = 1e100
@@ -29,6 +31,19 @@ class Flat:
     """
 
     keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoredAs:
+    """In `Annotated`, marks a field that is written as another value.
+
+    Args:
+        encode: Returns that value as JSON; the key is left out where it is None.
+        decode: Returns the field from it; raises a ValueError that names the key if it cannot.
+    """
+
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
 
 
 def require_finite(value: float, at: str) -> None:
@@ -68,8 +83,13 @@ def encode(value: Any) -> Any:
             item = getattr(value, field.name)
             if item is None and field.default is None:
                 continue
+            hint = _hints(type(value))[field.name]
+            if stored := _mark(hint, StoredAs):
+                encoded = stored.encode(item)
+                found |= {} if encoded is None else {field.name: encoded}
+                continue
             encoded = encode(item)
-            found |= encoded if _flat(_hints(type(value))[field.name]) else {field.name: encoded}
+            found |= encoded if _mark(hint, Flat) else {field.name: encoded}
         return found
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in value.items()}
@@ -92,6 +112,11 @@ def decode(kind: Any, value: Any, at: str = "") -> Any:
         ResultError: The value is not of that type.
     """
     origin, arguments = get_origin(kind), get_args(kind)
+    if stored := _mark(kind, StoredAs):
+        try:
+            return stored.decode(value)
+        except ValueError as error:
+            raise ResultError(str(error)) from None
     if origin is Annotated:
         found = decode(arguments[0], value, at)
         for check in filter(callable, arguments[1:]):
@@ -124,7 +149,7 @@ def _decode_fields(kind: Any, value: dict[str, Any], at: str) -> Any:
     own = {field.name for field in fields(kind)}
     for field in fields(kind):
         hint = _hints(kind)[field.name]
-        if flat := _flat(hint):
+        if flat := _mark(hint, Flat):
             items = {k: v for k, v in value.items() if (k in flat.keys if flat.keys else k not in own)}
             found[field.name] = decode(hint, items, at)
         elif field.name in value:
@@ -199,6 +224,7 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _flat(hint: Any) -> Flat | None:
+def _mark(hint: Any, kind: type[Mark]) -> Mark | None:
+    """Return the mark of a kind that a type has in `Annotated`, if it has one."""
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((mark for mark in marks if isinstance(mark, Flat)), None)
+    return next((mark for mark in marks if isinstance(mark, kind)), None)

@@ -67,7 +67,7 @@ def _find_and_measure(session: Session, seed: int) -> StartWeights:
         part: evaluate_on(session, ensemble, data, f"seed {seed}: w0 on {part}").growing[-1]
         for part, data in session.splits.for_evaluation().items()
     }
-    return StartWeights(seed, session.folder.w0(seed), measured)
+    return StartWeights(seed, session.folder.w0(seed), measured, session.task)
 
 
 def pretraining_iterations(session: Session, seed: int) -> int:
