@@ -36,8 +36,8 @@ from pfge.lab.run.kept_data import keep_fingerprint, require_same_data
 from pfge.lab.run.loggers import Log, open_log
 from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, base_of
+from pfge.storage.files import StorageError
 from pfge.tasks import Task
-from pfge.tasks.manifest import DEFAULT_TASK
 from pfge.weights import Weights, count_bytes, view_weights
 
 
@@ -67,10 +67,10 @@ class Session:
         session._require_fitting_model()
         return session
 
-    @property
+    @cached_property
     def task(self) -> Task:
-        """The task; no setting selects another one yet."""
-        return DEFAULT_TASK
+        """The task: that of the config, or else the data set's own."""
+        return self.experiment.task.make() or self.splits.task
 
     def build_model(self, **options: Any) -> nn.Module:
         """Return a new model; its initial weights depend on the caller's random state.
@@ -154,8 +154,18 @@ class Session:
         return ensemble.to(self.engine.device)
 
     def load_ensemble(self, path: Path) -> Ensemble:
-        """Return a saved ensemble on the engine's device."""
-        return Ensemble.load(path, self.build_model, forward=self.engine.forward).to(self.engine.device)
+        """Return a saved ensemble on the engine's device.
+
+        Raises:
+            StorageError: It is missing or damaged, or of another task than the experiment.
+        """
+        ensemble = Ensemble.load(path, self.build_model, forward=self.engine.forward)
+        if ensemble.task != self.task:
+            raise StorageError(
+                f"{path} has the task {ensemble.task}, and the experiment {self.task}; "
+                "give the config of its run, or set task.name and task.options"
+            )
+        return ensemble.to(self.engine.device)
 
     def in_batches(self, data: Images) -> Iterable[Batch]:
         """Return a part of the data in order, in batches for evaluation; can be read repeatedly."""

@@ -1,6 +1,7 @@
 """An experiment and its TOML file: what is not allowed is named, and what is written is read back."""
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from pfge.lab.config.schema import ConfigError, EnsembleSettings, Experiment, ModelSettings
 from pfge.lab.config.toml import differences, load_experiment, to_toml
 from pfge.methods import Setting
+from pfge.tasks import Classification
+from pfge.tasks.manifest import KNOWN
+from tests.tasks.fractions import Fractions
 
 
 def written(folder: Path, text: str) -> Path:
@@ -54,6 +58,25 @@ def test_validation_is_a_number_of_images_or_a_share(text: str, value: int | flo
 def test_options_of_a_model_may_be_anything() -> None:
     model = load_experiment(None, ["model.options.dropout=0.3", 'model.options.norm={kind="group"}']).model
     assert model.options == {"dropout": 0.3, "norm": {"kind": "group"}}
+
+
+def test_a_task_is_named_in_any_case_with_its_options(fractions: Fractions) -> None:
+    assert load_experiment(None).task.make() is None
+    for name in ("classification", "Classification"):
+        assert load_experiment(None, [f"task.name={name}"]).task.make() == Classification()
+    named = load_experiment(None, ["task.name=fractions", "task.options.places=2"])
+    assert named.task.make() == replace(fractions, places=2)
+
+
+def test_a_task_that_is_not_known_is_named_with_those_that_are(fractions: Fractions) -> None:  # noqa: ARG001
+    known = ", ".join(name.lower() for name in KNOWN)
+    assert refused("task.name=ranking") == f"task.name must be one of {known}, got 'ranking'"
+    assert refused("task.name=fractions", "task.options.sides=3") == (
+        "task.options of fractions are places, got 'sides'"
+    )
+    assert refused("task.options.places=3") == (
+        "task.options need a task.name that takes them, got {'places': 3}"
+    )
 
 
 # What is overridden

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pfge.methods import DEFAULT_METHODS, METHODS, Setting, Variant, base_of, known_rows
+from pfge.tasks import Task
+from pfge.tasks.manifest import KNOWN
 
 ABOVE_0 = (
     "data.batch_size",
@@ -77,6 +79,38 @@ class ModelSettings:
 
     name: str = "small_conv"
     options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """What the model's outputs and the targets mean."""
+
+    name: str = ""  # classification, multilabel or regression; "" is the data set's own
+    options: dict[str, Any] = field(default_factory=dict)  # such as dim and ignore_index, or noise
+
+    def make(self) -> Task | None:
+        """Return the task; None where the data set decides it.
+
+        Raises:
+            ConfigError: There is no such task, or it does not take the options.
+        """
+        if not self.name:
+            if self.options:
+                raise ConfigError(f"task.options need a task.name that takes them, got {self.options}")
+            return None
+        known = {name.lower(): task for name, task in KNOWN.items()}
+        kind = known.get(self.name.lower())
+        if kind is None:
+            raise ConfigError(f"task.name must be one of {', '.join(known)}, got {self.name!r}")
+        allowed = [item.name for item in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        for name in self.options:
+            if name not in allowed:
+                names = ", ".join(allowed) or "none"
+                raise ConfigError(f"task.options of {self.name} are {names}, got {name!r}")
+        try:
+            return kind(**self.options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"task.options of {self.name}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -169,6 +203,7 @@ class Experiment:
     name: str = "digits"
     seeds: tuple[int, ...] = (1, 2, 3)
     data: DataSettings = DataSettings()
+    task: TaskSettings = TaskSettings()
     model: ModelSettings = ModelSettings()
     pretrain: PretrainSettings = PretrainSettings()
     ensemble: EnsembleSettings = EnsembleSettings()
@@ -194,6 +229,7 @@ class Experiment:
                 f"{self.ensemble.period} and {self.ensemble.length}"
             )
         self._check_methods()
+        self.task.make()
         if self.connect.points < 2:
             raise ConfigError(f"connect.points must be at least 2, the ends, got {self.connect.points}")
         if not 0 <= self.ensemble.ema_decay < 1:

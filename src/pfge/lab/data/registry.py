@@ -69,7 +69,8 @@ def load_data(
         if len(data) == 0:
             raise DataError(f"the {part} data of {name!r} is empty; it must have one item or more")
     if len(splits.validation) == 0:
-        splits = split(splits.train, splits.test, splits.normalization, validation=validation, seed=seed)
+        parts = split(splits.train, splits.test, splits.normalization, validation=validation, seed=seed)
+        splits = replace(parts, task=splits.task)
     if normalization is None:
         return splits
     if splits.normalization is None:

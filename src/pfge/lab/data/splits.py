@@ -9,18 +9,21 @@ from torch import Tensor
 from pfge.lab.data.in_memory.image_set import DataError, Normalization
 from pfge.lab.data.seeding import generator
 from pfge.lab.data.sources import Images, Labeled
+from pfge.tasks import Task
+from pfge.tasks.manifest import DEFAULT_TASK
 
 AnyLabeled = TypeVar("AnyLabeled", bound=Labeled)
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The three parts of a data set; `validation` may be empty."""
+    """The three parts of a data set, of which `validation` may be empty, and the task that it is for."""
 
     train: Images
     validation: Images
     test: Images
     normalization: Normalization | None = None  # of pictures
+    task: Task = DEFAULT_TASK
 
     def __post_init__(self) -> None:
         for name in ("validation", "test"):
