@@ -9,6 +9,7 @@ from torch import Tensor
 from pfge.metrics.significance import Difference, SeedDifference
 from pfge.reports.run import Run
 from pfge.reports.significance import Gap, compare_scores, find_gaps
+from pfge.reports.statistics import paired_metrics
 from pfge.storage.files import write_tensors
 from pfge.tasks import Classification, Metric
 from tests.reports.made_run import make_run, result, write_results
@@ -30,7 +31,9 @@ def scores(correct: float, log_loss: float, *, count: int = 400, shift: int = 0)
 
 
 def compared(method: dict[int, dict[str, Tensor]], reference: dict[int, dict[str, Tensor]]) -> dict[str, Gap]:
-    return {metric: gap for (_, metric), gap in compare_scores({"mine": method}, reference).items()}
+    metrics = paired_metrics(Classification())
+    found = compare_scores({"mine": method}, reference, metrics)
+    return {metric: gap for (_, metric), gap in found.items()}
 
 
 def test_a_gap_is_the_difference_of_the_means_over_shared_seeds(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pfge.reports.statistics import (
     paired_metrics,
     summarize,
 )
+from pfge.tasks import Classification
 from tests.reports.made_run import result
 
 
@@ -72,5 +73,5 @@ def test_a_method_as_the_comparison_has_it_is_a_format_too() -> None:
 
 
 def test_paired_metrics_are_the_main_ones_that_every_example_has_a_score_for() -> None:
-    assert [metric.name for metric in main_metrics()] == ["accuracy", "nll", "ece"]
-    assert [metric.name for metric in paired_metrics()] == ["accuracy", "nll"]
+    assert [metric.name for metric in main_metrics(Classification())] == ["accuracy", "nll", "ece"]
+    assert [metric.name for metric in paired_metrics(Classification())] == ["accuracy", "nll"]

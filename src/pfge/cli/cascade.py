@@ -86,6 +86,7 @@ def run(options: argparse.Namespace) -> int:
     if session.engine.is_first:
         print_cascade(
             measured,
+            session.task,
             f"{ensemble.method or 'ensemble'}, {len(ensemble)} members: test set, {len(labels):,} images",
         )
         print(f"{_describe(cascade)}: {out}")

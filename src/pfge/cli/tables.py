@@ -28,6 +28,7 @@ from pfge.reports.tables.evaluation import evaluation_tables
 from pfge.reports.tables.formats import formats_table
 from pfge.reports.tables.plans import plans_table
 from pfge.reports.tables.render_terminal import console, print_table
+from pfge.tasks import Task
 
 
 def print_comparison(rows: Sequence[ComparisonRow], experiment: Experiment, path: Path) -> None:
@@ -78,7 +79,7 @@ def print_start_weights(found: Sequence[StartWeights]) -> None:
         for part, measured in w0.metrics.items():
             metrics = [
                 f"{metric.label} {Number.of_metric(metric, Estimate(measured[metric.name]))} {metric.unit}"
-                for metric in main_metrics()
+                for metric in main_metrics(w0.task)
             ]
             print(f"  {part + ':':<11} {', '.join(map(str.rstrip, metrics))}")
 
@@ -91,9 +92,9 @@ def print_plans(plans: Sequence[Plan], title: str) -> None:
         print(line)
 
 
-def print_cascade(ways: Sequence[MeasuredWay], title: str) -> None:
+def print_cascade(ways: Sequence[MeasuredWay], task: Task, title: str) -> None:
     """Print the quality and cost of a cascade, beside those of one member and of all."""
-    print_table(cascade_table(ways, title))
+    print_table(cascade_table(ways, task, title))
 
 
 def _where(plan: Plan) -> str:

@@ -17,7 +17,7 @@ def plot_members(folder: Path | str) -> Plot:
 
 
 def plot_tradeoff(folder: Path | str) -> Plot:
-    """Draw accuracy and NLL of every method against the memory at test time, and forward passes."""
+    """Draw the metrics of every method against the memory at test time, and forward passes."""
     run = Run(folder)
     return _plot(run, tradeoff(run), "any method")
 

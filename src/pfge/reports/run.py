@@ -22,6 +22,8 @@ from pfge.lab.run.typed_json import ResultError
 from pfge.methods import Setting, method_of
 from pfge.reports.statistics import by_method
 from pfge.storage.files import StorageError, read_json_object
+from pfge.tasks import Task
+from pfge.tasks.manifest import DEFAULT_TASK
 
 Found = TypeVar("Found", bound=Result)
 Line = TypeVar("Line", bound=ResultRow)
@@ -54,7 +56,7 @@ class Run:
         self.left_out: list[str] = []
         self.results = self._read_rows(self.folder.results, ComparisonRow)
         self.connectivity = self._read_rows(self.folder.connectivity, ConnectivityRow)
-        self.formats = self._read_rows(self.folder.formats, FormatRow)
+        self.formats = self._of_task(self._read_rows(self.folder.formats, FormatRow))
         self.evaluations = self._read_evaluations()
         self.landscape = self._read(self.folder.path / "landscape.json", Landscape, "pfge landscape")
         self.environment = self._read_environment()
@@ -86,6 +88,11 @@ class Run:
         except ConfigError as error:
             return str(error)
         return ""
+
+    @cached_property
+    def task(self) -> Task:
+        """What the results are of; the default if there are none yet."""
+        return next((row.task for row in self.results), DEFAULT_TASK)
 
     @property
     def seeds(self) -> list[int]:
@@ -157,13 +164,27 @@ class Run:
         self.left_out += lines.left_out
         return lines.rows
 
+    def _of_task(self, rows: list[FormatRow]) -> list[FormatRow]:
+        """Return the rows of the results' task."""
+        for task in dict.fromkeys(row.task for row in rows if row.task != self.task):
+            self._leave_out(self.folder.formats, task, "pfge formats")
+        return [row for row in rows if row.task == self.task]
+
+    def _leave_out(self, file: Path, task: Task, command: str) -> None:
+        self.left_out.append(
+            f"{file} is left out: its task is {task}, and the results are of {self.task}; remove it and run "
+            f"{command} again"
+        )
+
     def _read_evaluations(self) -> list[tuple[int, str, EnsembleEvaluation]]:
         found = []
         for method, rows in by_method(self.results).items():
             for seed in sorted(row.seed for row in rows):
                 file = self.folder.ensemble(seed, method) / "evaluation.json"
                 evaluation = self._read(file, EnsembleEvaluation, "pfge evaluate")
-                if evaluation:
+                if evaluation and evaluation.task != self.task:
+                    self._leave_out(file, evaluation.task, "pfge evaluate")
+                elif evaluation:
                     found.append((seed, method, evaluation))
         return found
 

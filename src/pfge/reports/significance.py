@@ -1,7 +1,7 @@
 """How far methods are from one of them, and whether that is more than noise over test images and seeds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import ComparisonRow
 from pfge.metrics.significance import Difference, SeedDifference, paired_bootstraps, seed_difference
-from pfge.reports.statistics import by_method, paired_metrics
+from pfge.reports.statistics import by_method, examples_of, paired_metrics, task_of
 from pfge.storage.files import read_tensors
 from pfge.tasks import Metric
 
@@ -28,12 +28,14 @@ class Gap:
         mean: The difference, mean over the seeds that both have.
         over_images: With its interval over test images, if the run kept each example's scores.
         over_seeds: With its standard error, if there are two seeds or more.
+        examples: What the examples are called.
     """
 
     metric: Metric
     mean: float
     over_images: Difference | None
     over_seeds: SeedDifference | None
+    examples: str = "images"
 
     @property
     def within_noise(self) -> bool | None:
@@ -65,7 +67,7 @@ class Gap:
         noise = []
         if self.over_images:
             low, high = (factor * end for end in (self.over_images.low, self.over_images.high))
-            noise.append(f"95 % interval {low:+.{digits}f} to {high:+.{digits}f} over test images")
+            noise.append(f"95 % interval {low:+.{digits}f} to {high:+.{digits}f} over test {self.examples}")
         if self.over_seeds:
             noise.append(f"± {factor * self.over_seeds.standard_error:.{digits}f} over seeds")
         about = f" ({'; '.join(noise)})" if noise else ""
@@ -94,26 +96,30 @@ def find_gaps(
         return {}
     wanted = [name for name in (found if methods is None else methods) if name != reference and name in found]
     scores = {name: _read_scores(folder, found[name], part) for name in [*wanted, reference]}
-    known = compare_scores({name: scores[name] for name in wanted}, scores[reference])
+    metrics = paired_metrics(task_of(rows))
+    known = compare_scores({name: scores[name] for name in wanted}, scores[reference], metrics)
+    examples = examples_of(task_of(rows))
     gaps: dict[str, dict[str, Gap]] = {}
     for name in wanted:
-        for metric in paired_metrics():
+        for metric in metrics:
             gap = known.get((name, metric.name)) or _of_rows(found[name], found[reference], metric, part)
             if gap:
-                gaps.setdefault(name, {})[metric.name] = gap
+                gaps.setdefault(name, {})[metric.name] = replace(gap, examples=examples)
     return gaps
 
 
-def compare_scores(methods: Mapping[str, SeedScores], reference: SeedScores) -> dict[tuple[str, str], Gap]:
-    """Return how each method differs from the reference in each metric, on the seeds that both have.
+def compare_scores(
+    methods: Mapping[str, SeedScores], reference: SeedScores, metrics: Sequence[Metric]
+) -> dict[tuple[str, str], Gap]:
+    """Return how each method differs from the reference in paired metrics, on the seeds that both have.
 
     Images are drawn again and again for the mean over seeds, so that the interval is that of the test set;
     what seeds add is told apart, by the standard error of their differences.
     """
-    metrics = {metric.score: metric for metric in paired_metrics() if metric.score}
     names, differences, of_seeds = [], [], []
     for method, scores in methods.items():
-        for score, metric in metrics.items():
+        for metric in metrics:
+            score = metric.score or ""
             pairs = [
                 (scores[seed][score], reference[seed][score])
                 for seed in sorted(scores.keys() & reference.keys())

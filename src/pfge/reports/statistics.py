@@ -1,15 +1,15 @@
 """Results over seeds: which method each belongs to, and means with their standard errors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan, sqrt
 from statistics import mean, stdev
 from typing import Protocol, TypeVar
 
-from pfge.lab.run.results import ComparisonRow, FormatRow
+from pfge.lab.run.results import ComparisonRow, FormatRow, MeasuredRow
 from pfge.lab.run.typed_json import LARGEST_FLOAT
 from pfge.methods import row_order
-from pfge.tasks import Metric
+from pfge.tasks import Metric, Task
 from pfge.tasks.manifest import DEFAULT_TASK
 
 UNPACKED = "float32"
@@ -34,17 +34,36 @@ def by_method(rows: Sequence[Found]) -> dict[str, list[Found]]:
     return {name: found[name] for name in row_order(found)}
 
 
-def main_metrics() -> list[Metric]:
-    """Return the metrics that have columns in the tables of a comparison."""
-    return [metric for metric in DEFAULT_TASK.metrics if metric.is_main]
+def task_of(rows: Sequence[MeasuredRow]) -> Task:
+    """Return the task of results, which is the same for all of them."""
+    first, *others = dict.fromkeys(row.task for row in rows)
+    if others:
+        raise ValueError(f"results of different tasks cannot share a table, got {first} and {others[0]}")
+    return first
 
 
-def paired_metrics() -> list[Metric]:
+def examples_of(task: Task) -> str:
+    """Return what the examples of a task are called in tables and figures."""
+    return "images" if task == DEFAULT_TASK else "examples"
+
+
+def main_metrics(task: Task, measured: Iterable[Mapping[str, float]]) -> list[Metric]:
+    """Return the metrics that have columns in tables: the main ones that all of the measured have."""
+    found = list(measured)
+    return [m for m in task.metrics if m.is_main and all(m.name in metrics for metrics in found)]
+
+
+def shown_metrics(rows: Sequence[ComparisonRow | FormatRow], part: str = "test") -> list[Metric]:
+    """Return the main metrics of results, which have columns in the tables of a comparison."""
+    return main_metrics(task_of(rows), (row.metrics[part] for row in rows)) if rows else []
+
+
+def paired_metrics(rows: Sequence[ComparisonRow | FormatRow], part: str = "test") -> list[Metric]:
     """Return the main metrics that are means over examples, so that methods are compared example by example.
 
     Figures and the tables of differences and formats show these.
     """
-    return [metric for metric in main_metrics() if metric.score]
+    return [metric for metric in shown_metrics(rows, part) if metric.score]
 
 
 @dataclass(frozen=True)
@@ -117,7 +136,7 @@ def summarize(rows: Sequence[ComparisonRow], part: str = "test") -> list[MethodS
             members=of_seeds[0].members,
             bytes=of_seeds[0].bytes,
             relative_bytes=of_seeds[0].bytes / of_seeds[0].bytes_of_one,
-            metrics=estimate_metrics([row.metrics[part] for row in of_seeds]),
+            metrics=estimate_metrics(of_seeds, part),
             iterations=of_seeds[0].iterations,
             trainings=of_seeds[0].trainings,
         )
@@ -140,7 +159,7 @@ def summarize_formats(rows: Sequence[FormatRow]) -> list[FormatSummary]:
                 bytes=of_seeds[0].bytes,
                 relative_bytes=of_seeds[0].bytes / of_seeds[0].bytes_of_one,
                 passes=Estimate.of([row.mean_members for row in of_seeds]),
-                metrics=estimate_metrics([row.metrics["test"] for row in of_seeds]),
+                metrics=estimate_metrics(of_seeds),
                 kl=Estimate.of([row.kl for row in of_seeds]),
             )
             for (stored_as, cascade), of_seeds in kinds.items()
@@ -148,11 +167,13 @@ def summarize_formats(rows: Sequence[FormatRow]) -> list[FormatSummary]:
     return found
 
 
-def estimate_metrics(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, Estimate]:
-    """Return the main metrics by name, each over the seeds."""
+def estimate_metrics(
+    of_seeds: Sequence[ComparisonRow | FormatRow], part: str = "test"
+) -> dict[str, Estimate]:
+    """Return the main metrics by name, each over the seeds, on one part of the data."""
     return {
-        metric.name: Estimate.of([measured[metric.name] for measured in of_seeds])
-        for metric in main_metrics()
+        metric.name: Estimate.of([row.metrics[part][metric.name] for row in of_seeds])
+        for metric in shown_metrics(of_seeds, part)
     }
 
 

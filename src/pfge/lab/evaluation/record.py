@@ -130,6 +130,7 @@ def record_ensemble(
         row = ComparisonRow(
             seed=seed,
             method=name,
+            task=session.task,
             members=members,
             bytes=ensemble.nbytes * members // len(ensemble),
             bytes_of_one=session.bytes_of_one,
@@ -139,7 +140,8 @@ def record_ensemble(
             metrics=measured.metrics,
             calibrated=measured.calibrated,
             calibrated_members=measured.calibrated_members,
-            **of_members,
+            each=of_members.get("each"),
+            growing=of_members.get("growing"),
         )
         append_row(session.folder.results, row)
 
@@ -154,7 +156,7 @@ def record_ensemble(
 
 
 def _rows(session: Session, seed: int) -> set[str]:
-    rows = require_rows(session.folder.results, ComparisonRow)
+    rows = require_rows(session.folder.results, ComparisonRow, session.task)
     return {row.method for row in rows if row.seed == seed}
 
 

@@ -44,6 +44,7 @@ def assess(
     known = _pool(session, ensemble, test, "test")
     scores = session.task.score(known.predictions, test.labels.cpu())
     return EnsembleEvaluation(
+        task=session.task,
         method=ensemble.method,
         model=ensemble.model,
         members=len(ensemble),

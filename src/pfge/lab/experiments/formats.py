@@ -43,7 +43,7 @@ def measure_formats(
     """
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
         # A file that cannot be continued is refused before the long work starts.
-        require_rows(session.folder.formats, FormatRow)
+        require_rows(session.folder.formats, FormatRow, session.task)
         if not len(session.splits.validation):
             reporter.say(
                 "no cascades: their thresholds are fitted on validation data, and this run has none "
@@ -55,7 +55,7 @@ def measure_formats(
             # Small ensembles first, so that most results exist before the largest ensemble is measured.
             for method, ensemble in sorted(of_seed.items(), key=lambda item: len(item[1])):
                 _measure_ensemble(session, seed, method, ensemble)
-        return require_rows(session.folder.formats, FormatRow)
+        return require_rows(session.folder.formats, FormatRow, session.task)
 
 
 def _ensembles(session: Session, seed: int) -> Iterator[tuple[str, Ensemble]]:
@@ -63,7 +63,7 @@ def _ensembles(session: Session, seed: int) -> Iterator[tuple[str, Ensemble]]:
     never_saved = {method.name for method in METHODS.values() if not method.saved}
     members = {
         row.method: row.members
-        for row in require_rows(session.folder.results, ComparisonRow)
+        for row in require_rows(session.folder.results, ComparisonRow, session.task)
         if row.seed == seed and row.method not in never_saved
     }
     expected = expected_rows(session.experiment.ensemble.methods)
@@ -86,7 +86,7 @@ def _open(session: Session, seed: int, method: str) -> Ensemble:
 
 
 def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemble) -> None:
-    measured = {row.key for row in require_rows(session.folder.formats, FormatRow)}
+    measured = {row.key for row in require_rows(session.folder.formats, FormatRow, session.task)}
     cascades = (
         len(ensemble) > 1 and len(session.splits.validation) and isinstance(session.task, Classification)
     )
@@ -114,6 +114,7 @@ def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemb
             row = FormatRow(
                 seed=seed,
                 method=method,
+                task=session.task,
                 format=stored_as.name,
                 cascade=kind,
                 members=len(stored),

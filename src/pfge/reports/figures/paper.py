@@ -73,10 +73,10 @@ def _places(iterations: int, cycle: int, inside: int = 2) -> list[int]:
 
 
 def members(run: Run) -> Figure | None:
-    """Return each member's and the growing ensemble's accuracy and NLL against the iteration (2 and 3)."""
+    """Return the paired metrics of members and of the growing ensemble by iteration (Figures 2 and 3)."""
     rows = by_method(run.results)
     panels = []
-    for metric in paired_metrics():
+    for metric in paired_metrics(run.task):
         label = axis_label(metric)
         series = [
             s

@@ -26,14 +26,17 @@ Item = TypeVar("Item")
 
 
 def tradeoff(run: Run) -> Figure | None:
-    """Return accuracy and NLL of every method against its memory at test time, with the Pareto front.
+    """Return the paired metrics of every method against its memory at test time, with the Pareto front.
 
     Where formats were measured, each is a point, and a second row of panels is against forward passes.
     """
+    metrics = paired_metrics(run.task)
     of_formats = summarize_formats(run.formats)
     known = {row.method for row in of_formats}
     of_methods = [FormatSummary.of_method(row) for row in summarize(run.results) if row.method not in known]
-    return _of_formats(of_methods + of_formats) if of_formats else _of_methods(of_methods, run)
+    if of_formats:
+        return _of_formats(of_methods + of_formats, metrics)
+    return _of_methods(of_methods, metrics, run)
 
 
 def pareto_front(
@@ -47,10 +50,10 @@ def pareto_front(
     return front
 
 
-def _of_methods(rows: Sequence[FormatSummary], run: Run) -> Figure | None:
+def _of_methods(rows: Sequence[FormatSummary], metrics: Sequence[Metric], run: Run) -> Figure | None:
     sizes = sorted({(row.bytes, f"{row.relative_bytes:.3g}×\n{show_bytes(row.bytes)}") for row in rows})
     panels = []
-    for metric in paired_metrics():
+    for metric in metrics:
         marks = [
             Series.of_estimates(
                 row.method, [row.bytes], [_metric(row, metric)], method=row.method, shape="marks"
@@ -79,7 +82,7 @@ def _of_methods(rows: Sequence[FormatSummary], run: Run) -> Figure | None:
     )
 
 
-def _of_formats(rows: Sequence[FormatSummary]) -> Figure | None:
+def _of_formats(rows: Sequence[FormatSummary], metrics: Sequence[Metric]) -> Figure | None:
     one = round(rows[0].bytes / rows[0].relative_bytes)
     axes = (
         _Axis("memory at test time, bytes", one, _bytes, lambda n: f"{n:g}×\n{show_bytes(round(n * one))}"),
@@ -95,7 +98,7 @@ def _of_formats(rows: Sequence[FormatSummary]) -> Figure | None:
             x_ticks=axis.ticks(rows),
         )
         for axis in axes
-        for metric in paired_metrics()
+        for metric in metrics
     ]
     return figure_of(
         "tradeoff",

@@ -15,7 +15,6 @@ from pfge.reports.tables.cells import Count, Number, Text
 from pfge.reports.tables.render_html import to_html
 from pfge.reports.tables.table import Row, Table, columns, method_row
 from pfge.storage.files import checksum
-from pfge.tasks.manifest import DEFAULT_TASK
 
 MANY_PANELS = 5
 """From here on panels are smaller; four stand two by two."""
@@ -75,9 +74,9 @@ def _summary(run: Run) -> str:
     notices = "".join(f"<p>{escape(text)}</p>" for text in run.problems())
     html = f'<div class="notice">{notices}</div>' if notices else ""
     tiles = "".join(
-        f'<div class="finding {kind}"><p class="topic">{escape(found.about)}</p>'
+        f'<div class="finding {found.kind}"><p class="topic">{escape(found.about)}</p>'
         f'<p class="answer">{escape(found.answer)}</p><p class="why">{escape(found.why)}</p></div>'
-        for kind, found in zip(("", "", "ship", "claim"), findings(run), strict=False)
+        for found in findings(run)
     )
     return html + (f'<div class="findings">{tiles}</div>' if tiles else "")
 
@@ -160,7 +159,7 @@ def _files(run: Run) -> str:
 
 def _seeds(run: Run) -> str:
     """Return every metric that all rows have, as it is in the file."""
-    names = [m.name for m in DEFAULT_TASK.metrics if all(m.name in r.metrics["test"] for r in run.results)]
+    names = [m.name for m in run.task.metrics if all(m.name in r.metrics["test"] for r in run.results)]
     rows = [
         method_row(
             method,

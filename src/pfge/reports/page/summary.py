@@ -1,6 +1,6 @@
 """What a run found, in words: the best methods, which to ship, and whether the paper's claim holds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pfge.methods import find_reference
@@ -8,72 +8,86 @@ from pfge.reports.figures.paper import show_bytes
 from pfge.reports.figures.tradeoff import pareto_front
 from pfge.reports.run import Run
 from pfge.reports.significance import UNKNOWN, Gap, find_gaps
-from pfge.reports.statistics import MethodSummary, summarize, summarize_formats
+from pfge.reports.statistics import MethodSummary, paired_metrics, summarize, summarize_formats
 from pfge.reports.tables.cells import Number
-from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.tasks import Metric
 
 SAME = 0.001
 """KL in nats up to which two ensembles are said to predict nearly the same."""
+SUPERLATIVES = {"higher": "Highest", "lower": "Lowest", "closer": "Best"}
 SCORES = "the scores of each example, which older versions did not keep,"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a run found: about what, the answer, and why."""
+    """One thing that a run found: about what, the answer, why, and the kind of finding for its look."""
 
     about: str
     answer: str
     why: str
+    kind: str = ""
 
 
 def findings(run: Run) -> list[Finding]:
-    """Return the most accurate method, that of the lowest NLL, the one to ship, and the paper's claim."""
+    """Return the best method in each deciding metric, the one to ship, and the paper's claim."""
     rows = {row.method: row for row in summarize(run.results)}
-    if not rows:
+    metrics = deciding_metrics(run)
+    if not rows or not metrics:
         return []
-    accurate = max(rows.values(), key=lambda row: row.metrics["accuracy"].mean)
-    likely = min(rows.values(), key=_nll)
+    best = {metric: _best(rows.values(), metric) for metric in metrics}
     return [
-        Finding("Most accurate", accurate.method, f"{_show(accurate, 'accuracy')} % at {_memory(accurate)}"),
-        Finding("Lowest NLL", likely.method, f"{_show(likely, 'nll')} at {_memory(likely)}"),
-        _to_ship(run, rows, accurate.method, likely.method),
-        _claim(run, rows),
+        *(
+            Finding(_superlative(metric), row.method, f"{_show(row, metric)} at {_memory(row)}")
+            for metric, row in best.items()
+        ),
+        _to_ship(run, rows, {metric: row.method for metric, row in best.items()}),
+        _claim(run, rows, metrics),
     ]
 
 
-def _to_ship(run: Run, rows: Mapping[str, MethodSummary], accurate: str, likely: str) -> Finding:
+def deciding_metrics(run: Run) -> list[Metric]:
+    """Return the two metrics, or the one, by which methods are judged; the last is the most telling."""
+    return paired_metrics(run.results)[:2]
+
+
+def _to_ship(run: Run, rows: Mapping[str, MethodSummary], best: Mapping[Metric, str]) -> Finding:
     """Return the smallest method that is not worse than the best, as far as can be told from noise."""
-    behind_accurate = find_gaps(run.folder, run.results, accurate)
-    behind_likely = behind_accurate if likely == accurate else find_gaps(run.folder, run.results, likely)
-    behind = behind_accurate, behind_likely
+    behind = {name: find_gaps(run.folder, run.results, name) for name in dict.fromkeys(best.values())}
+    last = [*best][-1]
+    labels = [metric.label for metric in best]
 
     def is_as_good(method: str) -> bool:
         return all(
-            method == best or (method in found and _is_no_worse(found[method][metric]))
-            for best, found, metric in zip((accurate, likely), behind, ("accuracy", "nll"), strict=True)
+            method == name or (method in behind[name] and _is_no_worse(behind[name][method][metric.name]))
+            for metric, name in best.items()
         )
 
     candidates = [row for row in rows.values() if is_as_good(row.method)]
-    if any(gap.verdict == UNKNOWN for found in behind for of in found.values() for gap in of.values()):
-        chosen = rows[likely]
-        why = f"The lowest NLL; one seed without {SCORES} cannot tell what is noise"
+    lowest = _superlative(last)[:1].lower() + _superlative(last)[1:]
+    of_all = "both metrics" if len(best) > 1 else "it"
+    if any(
+        gap.verdict == UNKNOWN for found in behind.values() for of in found.values() for gap in of.values()
+    ):
+        chosen = rows[best[last]]
+        why = f"The {lowest}; one seed without {SCORES} cannot tell what is noise"
     elif candidates:
-        chosen = min(candidates, key=lambda row: (row.bytes, row.trainings, _nll(row)))
-        why = "The smallest that is not worse than the best in accuracy or NLL, beyond noise"
-        if chosen.method == accurate == likely:
-            why = "Best in accuracy and NLL, and nothing smaller comes within noise of it in both"
+        chosen = min(candidates, key=lambda row: (row.bytes, row.trainings, _loss(row, last)))
+        why = f"The smallest that is not worse than the best in {' or '.join(labels)}, beyond noise"
+        if {chosen.method} == set(best.values()):
+            of_both = " in both" if len(best) > 1 else ""
+            why = f"Best in {' and '.join(labels)}, and nothing smaller comes within noise of it{of_both}"
     else:
-        chosen = rows[likely]
-        why = "The lowest NLL; no method comes within noise of the best in both metrics"
+        chosen = rows[best[last]]
+        why = f"The {lowest}; no method comes within noise of the best in {of_all}"
     cost = f"; it takes {chosen.trainings} trainings" if chosen.trainings > 1 else ""
     smaller = [
         f"{row.method} ({row.relative_bytes:.3g}×)"
-        for row in pareto_front([*rows.values()], lambda row: row.bytes, _nll)
+        for row in pareto_front([*rows.values()], lambda row: row.bytes, lambda row: _loss(row, last))
         if row.bytes < chosen.bytes
     ]
-    less = f" With less memory, the lowest NLL is that of {' or '.join(smaller[::-1])}." if smaller else ""
+    less = f" With less memory, the {lowest} is that of {' or '.join(smaller[::-1])}." if smaller else ""
     return Finding(
-        "To ship", chosen.method, f"{why}; {_memory(chosen)}{cost}.{_compressed(run, chosen)}{less}"
+        "To ship", chosen.method, f"{why}; {_memory(chosen)}{cost}.{_compressed(run, chosen)}{less}", "ship"
     )
 
 
@@ -96,47 +110,56 @@ def _is_no_worse(gap: Gap) -> bool:
     return gap.verdict != "worse"
 
 
-def _claim(run: Run, rows: Mapping[str, MethodSummary]) -> Finding:
+def _claim(run: Run, rows: Mapping[str, MethodSummary], metrics: Sequence[Metric]) -> Finding:
     reference = find_reference()
     name, rival = reference.name, reference.rival
     about = f"The paper's claim: {name} is as good as {rival}, in far less memory"
     missing = [method for method in (name, rival) if method not in rows]
     if missing:
-        return Finding(about, "Not checked", f"There are no results of {' and '.join(missing)} yet.")
+        return Finding(about, "Not checked", f"There are no results of {' and '.join(missing)} yet.", "claim")
     ours, theirs = rows[name], rows[rival]
     found = find_gaps(run.folder, run.results, rival, [name]).get(name)
     if found is None:
-        return Finding(about, "Not checked", f"{name} and {rival} share no seed yet.")
-    verdicts = [found["accuracy"].verdict, found["nll"].verdict]
+        return Finding(about, "Not checked", f"{name} and {rival} share no seed yet.", "claim")
     ratio = theirs.bytes / ours.bytes
     return Finding(
         about,
-        _answer(*verdicts),
-        f"{name} with {ours.members} members against {rival} with {theirs.members}: accuracy "
-        f"{found['accuracy']}; NLL {found['nll']}. Memory {show_bytes(ours.bytes)} against "
-        f"{show_bytes(theirs.bytes)}, {ratio:.3g} times less.",
+        _answer({metric.label: found[metric.name].verdict for metric in metrics}),
+        f"{name} with {ours.members} members against {rival} with {theirs.members}: "
+        f"{'; '.join(f'{metric.label} {found[metric.name]}' for metric in metrics)}. "
+        f"Memory {show_bytes(ours.bytes)} against {show_bytes(theirs.bytes)}, {ratio:.3g} times less.",
+        "claim",
     )
 
 
-def _answer(accuracy: str, nll: str) -> str:
-    if UNKNOWN in (accuracy, nll):
+def _answer(verdicts: Mapping[str, str]) -> str:
+    if UNKNOWN in verdicts.values():
         return "Cannot be told yet"
-    match accuracy == "worse", nll == "worse":
-        case False, False:
-            return "Holds"
-        case False, True:
-            return "Holds for accuracy, not for NLL"
-        case True, False:
-            return "Holds for NLL, not for accuracy"
-    return "Does not hold"
+    worse = [label for label, verdict in verdicts.items() if verdict == "worse"]
+    others = [label for label in verdicts if label not in worse]
+    if not worse:
+        return "Holds"
+    if not others:
+        return "Does not hold"
+    return f"Holds for {' and '.join(others)}, not for {' and '.join(worse)}"
 
 
-def _nll(row: MethodSummary) -> float:
-    return row.metrics["nll"].mean
+def _superlative(metric: Metric) -> str:
+    if metric.label == "accuracy":
+        return "Most accurate"
+    return f"{SUPERLATIVES[metric.better]} {metric.label}"
 
 
-def _show(row: MethodSummary, name: str) -> str:
-    return str(Number.of_metric(DEFAULT_TASK.metric(name), row.metrics[name]))
+def _best(rows: Iterable[MethodSummary], metric: Metric) -> MethodSummary:
+    return min(rows, key=lambda row: _loss(row, metric))
+
+
+def _loss(row: MethodSummary, metric: Metric) -> float:
+    return metric.penalty(row.metrics[metric.name].mean)
+
+
+def _show(row: MethodSummary, metric: Metric) -> str:
+    return f"{Number.of_metric(metric, row.metrics[metric.name])} {metric.unit}".rstrip()
 
 
 def _memory(row: MethodSummary) -> str:

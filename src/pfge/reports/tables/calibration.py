@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from pfge.lab.run.results import ComparisonRow
-from pfge.reports.statistics import Estimate, by_method, main_metrics
+from pfge.reports.statistics import Estimate, by_method, main_metrics, task_of
 from pfge.reports.tables.cells import Number
 from pfge.reports.tables.table import Table, columns, method_row
 
 
 def calibration_table(rows: Sequence[ComparisonRow], part: str = "test") -> Table | None:
     """Return a row for each method that has temperatures; None if none has."""
-    metrics = [metric for metric in main_metrics() if metric.uses_confidence]
+    metrics = [metric for metric in main_metrics(task_of(rows)) if metric.uses_confidence]
     found = []
     for method, of_method in by_method(rows).items():
         # The temperature, and the metrics as predicted, at it, and at the members' own.

@@ -8,6 +8,7 @@ from pfge.metrics.scores import Scores
 from pfge.reports.statistics import Estimate, main_metrics
 from pfge.reports.tables.cells import Count, Number, Text
 from pfge.reports.tables.table import Row, Table, columns
+from pfge.tasks import Task
 
 NOTE = "Times are medians of ratios, measured in turns. The one member is the first that is evaluated."
 
@@ -31,21 +32,22 @@ class MeasuredWay:
     seconds: Sequence[float]
 
 
-def cascade_table(ways: Sequence[MeasuredWay], title: str) -> Table:
+def cascade_table(ways: Sequence[MeasuredWay], task: Task, title: str) -> Table:
     """Return a row for each way; the first has one member, the last all."""
+    metrics = main_metrics(task)
     rows = [
         Row(
             [
                 Text(way.name),
                 Number(way.mean_members, digits=3),
                 Count(way.most_members),
-                *(Number.of_metric(m, Estimate(m.compute(way.scores))) for m in main_metrics()),
+                *(Number.of_metric(m, Estimate(m.compute(way.scores))) for m in metrics),
                 *(Number(_ratio(way.seconds, other.seconds), digits=2) for other in (ways[0], ways[-1])),
             ]
         )
         for way in ways
     ]
-    heads = ["members, mean", "most", *(metric.head for metric in main_metrics()), "time, x one", "x all"]
+    heads = ["members, mean", "most", *(metric.head for metric in metrics), "time, x one", "x all"]
     return Table("cascade", title, columns("", *heads), rows, [NOTE])
 
 

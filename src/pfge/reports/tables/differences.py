@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 
 from pfge.reports.significance import Gap
-from pfge.reports.statistics import paired_metrics
 from pfge.reports.tables.cells import Cell, Interval, Missing, Number, StandardError, Text
 from pfge.reports.tables.table import Column, Table, method_row
 
 
 def differences_table(gaps: Mapping[str, Mapping[str, Gap]], reference: str) -> Table | None:
-    """Return a row for each method that has an interval over test images; None if none has."""
-    metrics = paired_metrics()
+    """Return a row for each method that has an interval over test examples; None if none has."""
+    found_gaps = [gap for found in gaps.values() for gap in found.values()]
+    metrics = list(dict.fromkeys(gap.metric for gap in found_gaps))
     rows = [
         method_row(
             method, *(cell for metric in metrics for cell in _cells(found[metric.name])), _verdict(found)
@@ -20,15 +20,16 @@ def differences_table(gaps: Mapping[str, Mapping[str, Gap]], reference: str) -> 
     ]
     if not rows:
         return None
+    examples = found_gaps[0].examples
     columns = [Column("method", align="left")]
     for metric in metrics:
         head = f"{metric.label}, points" if metric.unit == "%" else metric.label
         columns += [
             Column(head),
-            *(Column(noise, name=f"{head} {noise}") for noise in ("95 % over images", "over seeds")),
+            *(Column(noise, name=f"{head} {noise}") for noise in (f"95 % over {examples}", "over seeds")),
         ]
     note = (
-        f"Each method minus {reference}: the interval from drawing the test images again (paired "
+        f"Each method minus {reference}: the interval from drawing the test {examples} again (paired "
         "bootstrap), the standard error over seeds, and a verdict where neither explains the difference."
     )
     columns.append(Column("", name="verdict"))

@@ -3,20 +3,22 @@
 from collections.abc import Sequence
 
 from pfge.lab.run.results import FormatRow
-from pfge.reports.statistics import FormatSummary, over_seeds, paired_metrics, summarize_formats
+from pfge.reports.statistics import FormatSummary, over_seeds, paired_metrics, summarize_formats, task_of
 from pfge.reports.tables.cells import Count, Missing, Number, Ratio, Text
 from pfge.reports.tables.table import Row, Table, columns, method_row
+from pfge.tasks import Metric
 
 
 def formats_table(rows: Sequence[FormatRow]) -> Table:
     """Return a row for each method, format and cascade."""
-    heads = [metric.head for metric in paired_metrics()]
+    metrics = paired_metrics(task_of(rows))
+    heads = [metric.head for metric in metrics]
     without = "" if any(row.cascade for row in rows) else " No cascades without validation data."
     return Table(
         "formats",
         "formats",
         columns("method", "stored as", "cascade", "bytes", "memory", "passes", *heads, "KL"),
-        [_row(row) for row in summarize_formats(rows)],
+        [_row(row, metrics) for row in summarize_formats(rows)],
         [
             *over_seeds(rows),
             "memory relative to one float32 model",
@@ -26,7 +28,7 @@ def formats_table(rows: Sequence[FormatRow]) -> Table:
     )
 
 
-def _row(row: FormatSummary) -> Row:
+def _row(row: FormatSummary, metrics: Sequence[Metric]) -> Row:
     return method_row(
         row.method,
         Text(row.format),
@@ -34,6 +36,6 @@ def _row(row: FormatSummary) -> Row:
         Count(row.bytes),
         Ratio(row.relative_bytes),
         Number.of(row.passes, 2) if row.cascade else Count(round(row.passes.mean)),
-        *(Number.of_metric(metric, row.metrics[metric.name]) for metric in paired_metrics()),
+        *(Number.of_metric(metric, row.metrics[metric.name]) for metric in metrics),
         Missing() if row.kl is None else Number.of(row.kl, 5),
     )

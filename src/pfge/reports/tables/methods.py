@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pfge.lab.run.results import ComparisonRow
 from pfge.methods import find_reference, is_for_reference
-from pfge.reports.statistics import MethodSummary, main_metrics, over_seeds, summarize
+from pfge.reports.statistics import MethodSummary, main_metrics, over_seeds, summarize, task_of
 from pfge.reports.tables.cells import Count, Number, Ratio
 from pfge.reports.tables.table import BEST, Row, Table, columns, method_row
 from pfge.tasks import Metric
@@ -13,7 +13,8 @@ from pfge.tasks import Metric
 def methods_table(rows: Sequence[ComparisonRow], part: str = "test") -> Table:
     """Return a row for each method over its seeds; the best of each metric is marked."""
     found = summarize(rows, part)
-    best = {metric.name: _best(metric, found) for metric in main_metrics()}
+    metrics = main_metrics(task_of(rows))
+    best = {metric.name: _best(metric, found) for metric in metrics}
 
     def number(row: MethodSummary, metric: Metric) -> Number:
         estimate = row.metrics[metric.name]
@@ -25,12 +26,12 @@ def methods_table(rows: Sequence[ComparisonRow], part: str = "test") -> Table:
             Count(row.members),
             Count(row.bytes),
             Ratio(row.relative_bytes, digits=6),
-            *(number(row, metric) for metric in main_metrics()),
+            *(number(row, metric) for metric in metrics),
             Count(row.iterations, note=f"{row.trainings} trainings" if row.trainings > 1 else ""),
             reference=is_for_reference(row.method),
         )
 
-    heads = [metric.head for metric in main_metrics()]
+    heads = [metric.head for metric in metrics]
     return Table(
         "methods",
         "methods",
