@@ -13,6 +13,7 @@ from pfge.lab.evaluation.pooled_members import PooledMembers
 from pfge.lab.run.results import CorruptedInputs, EnsembleEvaluation, Separation, UnknownInputs
 from pfge.lab.session import Session
 from pfge.metrics.example_scores import ExampleScores
+from pfge.tasks.classification import require_classification
 
 
 def assess(
@@ -39,6 +40,8 @@ def assess(
         require_corruption(name, STRENGTHS[0])
     if names:
         session.splits.normalization_for("corrupting inputs")
+    if ood:
+        require_classification(session.task, "telling unknown inputs apart")
     unknown = {name: _load_unknown(session, name) for name in ood}  # errors before any long work
     test = session.splits.test
     known = _pool(session, ensemble, test, "test")
@@ -88,7 +91,7 @@ def _differences(session: Session, pooled: PooledMembers, against: Ensemble | No
     scores = task.score(other, test.labels.cpu())
     return {
         "kl_from_other": task.divergence(other, pooled.predictions),
-        **{f"{name}_of_other": task.metric(name).compute(scores) for name in ("accuracy", "nll")},
+        **{f"{m.name}_of_other": m.compute(scores) for m in task.metrics if m.is_main and m.score},
     }
 
 
