@@ -9,7 +9,6 @@ from torch import Tensor
 from pfge.metrics.significance import Difference, SeedDifference
 from pfge.reports.run import Run
 from pfge.reports.significance import Gap, compare_scores, find_gaps
-from pfge.reports.statistics import paired_metrics
 from pfge.storage.files import write_tensors
 from pfge.tasks import Classification, Metric
 from tests.reports.made_run import make_run, result, write_results
@@ -31,8 +30,7 @@ def scores(correct: float, log_loss: float, *, count: int = 400, shift: int = 0)
 
 
 def compared(method: dict[int, dict[str, Tensor]], reference: dict[int, dict[str, Tensor]]) -> dict[str, Gap]:
-    metrics = paired_metrics(Classification())
-    found = compare_scores({"mine": method}, reference, metrics)
+    found = compare_scores({"mine": method}, reference, [METRICS["accuracy"], METRICS["nll"]])
     return {metric: gap for (_, metric), gap in found.items()}
 
 

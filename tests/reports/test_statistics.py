@@ -10,11 +10,10 @@ from pfge.reports.statistics import (
     Estimate,
     FormatSummary,
     by_method,
-    main_metrics,
     paired_metrics,
+    shown_metrics,
     summarize,
 )
-from pfge.tasks import Classification
 from tests.reports.made_run import result
 
 
@@ -73,5 +72,6 @@ def test_a_method_as_the_comparison_has_it_is_a_format_too() -> None:
 
 
 def test_paired_metrics_are_the_main_ones_that_every_example_has_a_score_for() -> None:
-    assert [metric.name for metric in main_metrics(Classification())] == ["accuracy", "nll", "ece"]
-    assert [metric.name for metric in paired_metrics(Classification())] == ["accuracy", "nll"]
+    rows = [row("SWA", 1), row("SWA", 2)]
+    assert [metric.name for metric in shown_metrics(rows)] == ["accuracy", "nll", "ece"]
+    assert [metric.name for metric in paired_metrics(rows)] == ["accuracy", "nll"]

@@ -79,7 +79,7 @@ def print_start_weights(found: Sequence[StartWeights]) -> None:
         for part, measured in w0.metrics.items():
             metrics = [
                 f"{metric.label} {Number.of_metric(metric, Estimate(measured[metric.name]))} {metric.unit}"
-                for metric in main_metrics(w0.task)
+                for metric in main_metrics(w0.task, [measured])
             ]
             print(f"  {part + ':':<11} {', '.join(map(str.rstrip, metrics))}")
 

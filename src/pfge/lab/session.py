@@ -37,7 +37,7 @@ from pfge.lab.run.loggers import Log, open_log
 from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, base_of
 from pfge.storage.files import StorageError
-from pfge.tasks import Task
+from pfge.tasks import Regression, Task
 from pfge.weights import Weights, count_bytes, view_weights
 
 
@@ -72,6 +72,15 @@ class Session:
         """The task: that of the config, or else the data set's own."""
         return self.experiment.task.make() or self.splits.task
 
+    @cached_property
+    def outputs(self) -> int:
+        """How many outputs the model has: one for each class or label, or what a regression needs."""
+        targets, names = self.splits.train.labels, self.splits.train.class_names
+        if names and not isinstance(self.task, Regression):
+            return len(names)
+        numbers = targets.shape[1] if targets.ndim > 1 else 1
+        return 2 * numbers if self.task == Regression(noise="predicted") else numbers
+
     def build_model(self, **options: Any) -> nn.Module:
         """Return a new model; its initial weights depend on the caller's random state.
 
@@ -80,7 +89,7 @@ class Session:
         """
         model = build_model(
             self.experiment.model.name,
-            classes=len(self.splits.train.class_names),
+            classes=self.outputs,
             channels=self.splits.channels,
             **self.experiment.model.options | options,
         )
@@ -104,23 +113,35 @@ class Session:
                     f"{self.experiment.model.name!r} has none; leave it out of ensemble.methods, or give the "
                     "model dropout in model.options"
                 )
-            inputs = self.first_inputs(1)
+            inputs, targets = self._first_batch(1)
             try:
-                self.engine.forward(model, (inputs,))
+                outputs = self.engine.forward(model, (inputs,))
             except (RuntimeError, TypeError) as error:
                 reason = str(error).splitlines()[0]
                 raise ConfigError(
                     f"model.name = {self.experiment.model.name!r} must take the inputs of data.name = "
                     f"{self.experiment.data.name!r}, which are {_describe(inputs)}: {reason}"
                 ) from None
+            try:
+                self.task.score(self.task.predictions(outputs).cpu(), targets.cpu())
+            except (ValueError, RuntimeError) as error:
+                reason = str(error).splitlines()[0]
+                raise ConfigError(
+                    f"model.name = {self.experiment.model.name!r} and data.name = "
+                    f"{self.experiment.data.name!r} must fit the task {self.task}: {reason}; choose another "
+                    "by task.name"
+                ) from None
 
     def first_inputs(self, count: int) -> Any:
         """Return the first test images as inputs, [N, C, H, W], or what other data has for inputs."""
+        return self._first_batch(count)[0]
+
+    def _first_batch(self, count: int) -> Batch:
         chosen = self.splits.test.select(range(min(count, len(self.splits.test))))
         (batch,) = evaluation_batches(
             chosen, self.splits.normalization, batch_size=count, device=self.engine.device
         )
-        return batch[0]
+        return batch
 
     def build_seeded_model(self, seed: int, **options: Any) -> nn.Module:
         """Return a new model whose initial weights depend on the seed."""
@@ -147,7 +168,7 @@ class Session:
         """Return an ensemble of these members on the engine's device."""
         settings = self.experiment.model
         options = "".join(f", {name}={value!r}" for name, value in settings.options.items())
-        model = f"{settings.name}(classes={len(self.splits.train.class_names)}{options})"
+        model = f"{settings.name}(classes={self.outputs}{options})"
         ensemble = Ensemble(
             members, self.build_model, task=self.task, model=model, forward=self.engine.forward, **about
         )

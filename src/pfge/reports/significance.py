@@ -29,6 +29,7 @@ class Gap:
         over_images: With its interval over test images, if the run kept each example's scores.
         over_seeds: With its standard error, if there are two seeds or more.
         examples: What the examples are called.
+        reference: The metric of the reference, mean over the same seeds.
     """
 
     metric: Metric
@@ -36,6 +37,7 @@ class Gap:
     over_images: Difference | None
     over_seeds: SeedDifference | None
     examples: str = "images"
+    reference: float = 0.0
 
     @property
     def within_noise(self) -> bool | None:
@@ -60,7 +62,8 @@ class Gap:
             return UNKNOWN
         if self.within_noise:
             return "within noise"
-        return "better" if (self.mean > 0) == (self.metric.better == "higher") else "worse"
+        start = self.reference if self.metric.better == "closer" else 0.0  # exact where the sign decides
+        return "better" if self.metric.penalty(start + self.mean) < self.metric.penalty(start) else "worse"
 
     def __str__(self) -> str:
         factor, digits = self.metric.factor, self.metric.digits
@@ -96,7 +99,7 @@ def find_gaps(
         return {}
     wanted = [name for name in (found if methods is None else methods) if name != reference and name in found]
     scores = {name: _read_scores(folder, found[name], part) for name in [*wanted, reference]}
-    metrics = paired_metrics(task_of(rows))
+    metrics = paired_metrics(rows, part)
     known = compare_scores({name: scores[name] for name in wanted}, scores[reference], metrics)
     examples = examples_of(task_of(rows))
     gaps: dict[str, dict[str, Gap]] = {}
@@ -119,16 +122,15 @@ def compare_scores(
     names, differences, of_seeds = [], [], []
     for method, scores in methods.items():
         for metric in metrics:
-            score = metric.score or ""
-            pairs = [
-                (scores[seed][score], reference[seed][score])
+            both = [
+                (metric.per_example(scores[seed]), metric.per_example(reference[seed]))
                 for seed in sorted(scores.keys() & reference.keys())
-                if score in scores[seed] and score in reference[seed]
             ]
+            pairs = [(mine, other) for mine, other in both if mine is not None and other is not None]
             if len({values.shape for pair in pairs for values in pair}) != 1:
                 continue  # no seed, or scores of different test sets
             first, second = zip(*pairs, strict=True)
-            names.append((method, metric))
+            names.append((method, metric, torch.stack(second).mean().item()))
             differences.append((torch.stack(first) - torch.stack(second)).mean(0))
             means = [[values.mean().item() for values in of_method] for of_method in (first, second)]
             of_seeds.append(seed_difference(*means) if len(pairs) > 1 else None)
@@ -136,8 +138,8 @@ def compare_scores(
         return {}
     intervals = paired_bootstraps(torch.stack(differences, 1))
     return {
-        (method, metric.name): Gap(metric, interval.mean, interval, seeds)
-        for (method, metric), interval, seeds in zip(names, intervals, of_seeds, strict=True)
+        (method, metric.name): Gap(metric, interval.mean, interval, seeds, reference=at)
+        for (method, metric, at), interval, seeds in zip(names, intervals, of_seeds, strict=True)
     }
 
 
@@ -170,4 +172,5 @@ def _of_rows(
     if len(seeds) > 1:
         over_seeds = seed_difference([first[seed] for seed in seeds], [second[seed] for seed in seeds])
     mean = sum(first[seed] - second[seed] for seed in seeds) / len(seeds)
-    return Gap(metric, mean, None, over_seeds)
+    of_reference = sum(second[seed] for seed in seeds) / len(seeds)
+    return Gap(metric, mean, None, over_seeds, reference=of_reference)

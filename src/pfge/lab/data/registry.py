@@ -20,6 +20,8 @@ from pfge.lab.data.readers.mnist1d import load_mnist1d
 from pfge.lab.data.readers.tables import load_breast_cancer, load_diabetes
 from pfge.lab.data.splits import Splits, split
 from pfge.lab.user_functions import import_function
+from pfge.tasks import Regression, Task
+from pfge.tasks.manifest import DEFAULT_TASK
 
 
 def default_root() -> Path:
@@ -116,9 +118,9 @@ def _mnist1d(_: _Request) -> Splits:
     return Splits(*load_mnist1d())
 
 
-def _table(load: Callable[[], tuple[TensorSet, TensorSet]], _: _Request) -> Splits:
+def _table(load: Callable[[], tuple[TensorSet, TensorSet]], task: Task, _: _Request) -> Splits:
     train, test = load()
-    return Splits(train, train.select([]), test)
+    return Splits(train, train.select([]), test, task=task)
 
 
 def _imagenet(request: _Request) -> Splits:
@@ -152,8 +154,8 @@ _BUILT_IN: dict[str, _Loader] = {
     "fashion-mnist": partial(_idx, FASHION_MNIST),
     "imagenet": _imagenet,
     "mnist1d": _mnist1d,
-    "breast_cancer": partial(_table, load_breast_cancer),
-    "diabetes": partial(_table, load_diabetes),
+    "breast_cancer": partial(_table, load_breast_cancer, DEFAULT_TASK),
+    "diabetes": partial(_table, load_diabetes, Regression()),
 }
 _FROM_PATH: dict[str, _Loader] = {"folder": _folder, "stream": _stream}
 

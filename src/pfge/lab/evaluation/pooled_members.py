@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pfge.calibration import Calibration
-from pfge.tasks import Spread, Task
+from pfge.tasks import MeanPool, Pool, Spread, Task
 
 
 class PooledMembers:
@@ -20,8 +20,7 @@ class PooledMembers:
         self._task = task
         self._temperature = temperature
         self._pool = task.pool()
-        self._at_temperatures = torch.zeros(())
-        self._members = 0
+        self._at_temperatures: Pool = _ShortMean() if isinstance(self._pool, MeanPool) else task.pool()
 
     def add(self, predictions: Tensor, temperature: Calibration = 1.0) -> None:
         """Add one more member's predictions.
@@ -32,9 +31,7 @@ class PooledMembers:
         """
         self._pool.add(predictions)
         self.spread.add(predictions)
-        # In the type of the predictions, which takes half the memory of the pool's.
-        self._at_temperatures = self._at_temperatures + self._task.calibrate(predictions, temperature)
-        self._members += 1
+        self._at_temperatures.add(self._task.calibrate(predictions, temperature))
 
     @property
     def predictions(self) -> Tensor:
@@ -48,9 +45,24 @@ class PooledMembers:
 
     @property
     def at_temperatures(self) -> Tensor:
-        """The mean of members each at its own temperature."""
-        return self._at_temperatures / self._members
+        """The pooled prediction of members each at its own temperature."""
+        return self._at_temperatures.result()
 
     def differences(self) -> dict[str, float]:
         """Return how much the members differ, by name."""
         return self.spread.metrics(self.plain)
+
+
+class _ShortMean(MeanPool):
+    """The mean in the type of the predictions, which takes half the memory of the pool's."""
+
+    def __init__(self) -> None:
+        self._short = torch.zeros(())
+        self._count = 0
+
+    def add(self, predictions: Tensor) -> None:
+        self._short = self._short + predictions
+        self._count += 1
+
+    def result(self) -> Tensor:
+        return self._short / self._count

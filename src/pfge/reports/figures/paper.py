@@ -76,7 +76,7 @@ def members(run: Run) -> Figure | None:
     """Return the paired metrics of members and of the growing ensemble by iteration (Figures 2 and 3)."""
     rows = by_method(run.results)
     panels = []
-    for metric in paired_metrics(run.task):
+    for metric in paired_metrics(run.results):
         label = axis_label(metric)
         series = [
             s

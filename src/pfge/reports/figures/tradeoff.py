@@ -30,7 +30,7 @@ def tradeoff(run: Run) -> Figure | None:
 
     Where formats were measured, each is a point, and a second row of panels is against forward passes.
     """
-    metrics = paired_metrics(run.task)
+    metrics = paired_metrics([*run.results, *run.formats])
     of_formats = summarize_formats(run.formats)
     known = {row.method for row in of_formats}
     of_methods = [FormatSummary.of_method(row) for row in summarize(run.results) if row.method not in known]
@@ -160,10 +160,9 @@ def _front(
     *,
     named: bool = False,
 ) -> Series:
-    sign = -1 if metric.better == "higher" else 1
     # Of equals the smaller is named, then the faster.
     ordered = sorted(rows, key=lambda row: (_bytes(row), _passes(row)))
-    front = pareto_front(ordered, cost, lambda row: sign * _metric(row, metric).mean)
+    front = pareto_front(ordered, cost, lambda row: metric.penalty(row.metrics[metric.name].mean))
     return Series(
         "Pareto front",
         [cost(row) for row in front],
@@ -183,7 +182,8 @@ def _short_name(row: FormatSummary) -> str:
 
 
 def _title(metric: Metric) -> str:
-    return f"{axis_label(metric)} ({metric.better} is better)"
+    better = metric.better if metric.aim is None else f"closer to {metric.factor * metric.aim:g}"
+    return f"{axis_label(metric)} ({better} is better)"
 
 
 def _metric(row: FormatSummary, metric: Metric) -> Estimate:

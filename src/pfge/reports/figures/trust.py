@@ -60,7 +60,7 @@ def _scores(run: Run, method: str, prefix: str) -> tuple[Tensor, Tensor]:
 def corruptions(run: Run) -> Figure | None:
     """Return the paired metrics against the strength of each corruption that was measured."""
     names = dict.fromkeys(name for _, _, found in run.evaluations for name in found.corruptions)
-    panels = [_corrupted_panel(run, name, metric) for metric in paired_metrics(run.task) for name in names]
+    panels = [_corrupted_panel(run, name, metric) for metric in paired_metrics(run.results) for name in names]
     return figure_of(
         "corruptions",
         "Corrupted inputs",

@@ -34,7 +34,7 @@ class MeasuredWay:
 
 def cascade_table(ways: Sequence[MeasuredWay], task: Task, title: str) -> Table:
     """Return a row for each way; the first has one member, the last all."""
-    metrics = main_metrics(task)
+    metrics = main_metrics(task, (task.summarize(way.scores) for way in ways))
     rows = [
         Row(
             [

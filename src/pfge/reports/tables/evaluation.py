@@ -51,7 +51,7 @@ def _corruption_table(found: EnsembleEvaluation, subject: str) -> Table:
     rows = []
     for name, measured in found.corruptions.items():
         at = {of.strength: of.metrics for of in measured}
-        for metric in main_metrics(found.task):
+        for metric in main_metrics(found.task, [found.test, *at.values()]):
 
             def cell(metrics: Mapping[str, float] | None, metric: Metric = metric) -> Cell:
                 return Number.of_metric(metric, Estimate(metrics[metric.name])) if metrics else Missing()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pfge.lab.run.results import FormatRow
-from pfge.reports.statistics import FormatSummary, over_seeds, paired_metrics, summarize_formats, task_of
+from pfge.reports.statistics import FormatSummary, over_seeds, paired_metrics, summarize_formats
 from pfge.reports.tables.cells import Count, Missing, Number, Ratio, Text
 from pfge.reports.tables.table import Row, Table, columns, method_row
 from pfge.tasks import Metric
@@ -11,7 +11,7 @@ from pfge.tasks import Metric
 
 def formats_table(rows: Sequence[FormatRow]) -> Table:
     """Return a row for each method, format and cascade."""
-    metrics = paired_metrics(task_of(rows))
+    metrics = paired_metrics(rows)
     heads = [metric.head for metric in metrics]
     without = "" if any(row.cascade for row in rows) else " No cascades without validation data."
     return Table(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pfge.lab.run.results import ComparisonRow
 from pfge.methods import find_reference, is_for_reference
-from pfge.reports.statistics import MethodSummary, main_metrics, over_seeds, summarize, task_of
+from pfge.reports.statistics import MethodSummary, over_seeds, shown_metrics, summarize
 from pfge.reports.tables.cells import Count, Number, Ratio
 from pfge.reports.tables.table import BEST, Row, Table, columns, method_row
 from pfge.tasks import Metric
@@ -13,7 +13,7 @@ from pfge.tasks import Metric
 def methods_table(rows: Sequence[ComparisonRow], part: str = "test") -> Table:
     """Return a row for each method over its seeds; the best of each metric is marked."""
     found = summarize(rows, part)
-    metrics = main_metrics(task_of(rows))
+    metrics = shown_metrics(rows, part)
     best = {metric.name: _best(metric, found) for metric in metrics}
 
     def number(row: MethodSummary, metric: Metric) -> Number:
@@ -48,5 +48,4 @@ def methods_table(rows: Sequence[ComparisonRow], part: str = "test") -> Table:
 
 
 def _best(metric: Metric, rows: Sequence[MethodSummary]) -> float:
-    choose = max if metric.better == "higher" else min
-    return choose(row.metrics[metric.name].mean for row in rows)
+    return min((row.metrics[metric.name].mean for row in rows), key=metric.penalty)
