@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pfge.lab.data import Normalization
+    from pfge.tasks import Task
 
 EXAMPLES = 4
 
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
     session = open_session_of(options)
     # Without the engine's forward pass: the file takes only inputs, in float32.
-    ensemble = Ensemble.load(options.ensemble, session.build_model)
+    ensemble = session.require_task(Ensemble.load(options.ensemble, session.build_model), options.ensemble)
     example = session.first_inputs(EXAMPLES)
     if not isinstance(example, Tensor):
         raise ValueError(
@@ -58,10 +59,16 @@ def run(options: argparse.Namespace) -> int:
     weights = "packed" if exported.packed else "as they are"
     print(
         f"{exported.path}: {len(ensemble)} members, {exported.bytes:,} bytes, weights {weights}, "
-        f"probabilities within {exported.largest_difference:.1g} of PyTorch's; inputs {_shape(example)}, "
-        f"{_normalization(session.splits.normalization)}"
+        f"{_predicted(ensemble.task)} within {exported.largest_difference:.1g} of PyTorch's; "
+        f"inputs {_shape(example)}, {_normalization(session.splits.normalization)}"
     )
     return 0
+
+
+def _predicted(task: "Task") -> str:
+    from pfge.tasks import Regression
+
+    return "means and variances" if isinstance(task, Regression) else "probabilities"
 
 
 def _shape(example: "Tensor") -> str:

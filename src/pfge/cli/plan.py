@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--epochs", type=float, required=True, metavar="N", help="length of the ensembling phase"
     )
     parser.add_argument("--model", required=True, metavar="NAME", help="model.name in a config")
-    parser.add_argument("--classes", type=int, required=True, metavar="N", help="number of classes")
+    parser.add_argument(
+        "--classes", type=int, required=True, metavar="N", help="number of classes, or of outputs"
+    )
     parser.add_argument(
         "--channels", type=int, default=3, metavar="N", help="channels of an image (default: 3)"
     )

@@ -1,4 +1,4 @@
-"""`pfge predict`: classify image files with a saved ensemble."""
+"""`pfge predict`: predict files with a saved ensemble."""
 
 import argparse
 import sys
@@ -13,20 +13,24 @@ if TYPE_CHECKING:
     from pfge.lab.session import Session
 
 
-HELP = "classify image files"
+HELP = "predict image files, or rows of a .npy file"
 DESCRIPTION = (
-    "Print the most probable classes of each image, which is cropped and resized like the "
-    "ensemble's test images. A file that cannot be read is reported, and the others are classified. "
-    f"{WHERE_FROM}"
+    "Print what an ensemble predicts for each image, which is cropped and resized like the ensemble's test "
+    "images, or, for data that is not pictures, for each example of .npy files: the most probable classes, "
+    "the probability of each label, or mean and standard deviation of numbers. A file that cannot be read is "
+    f"reported, and the others are predicted. {WHERE_FROM}"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_ensemble_arguments(parser)
-    parser.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="an image file")
+    parser.add_argument("images", type=Path, nargs="+", metavar="FILE", help="an image, or a .npy file")
     parser.add_argument(
-        "--top", type=int, default=3, metavar="N", help="number of classes to print (default: 3)"
+        "--top",
+        type=int,
+        metavar="N",
+        help="number of classes or labels to print, the most probable (default: 3 classes, all labels)",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object per line")
     parser.add_argument(
@@ -38,38 +42,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a line for each image; return 2 if a file could not be read."""
+    """Print a line for each example; return 2 if a file could not be read."""
     import json
 
+    from pfge.cli.predictions import describe, explain
     from pfge.lab.data import DataError
-    from pfge.lab.data.pictures.single_inputs import read_picture_inputs
 
-    if options.top < 1:
+    if options.top is not None and options.top < 1:
         raise ValueError(f"--top must be at least 1, got {options.top}")
     session = open_session_of(options)
-    normalization = session.splits.normalization_for("pfge predict, which reads image files,")
-    shape = session.first_inputs(1).shape[1:]
-    inputs, paths, unread = [], [], 0
+    inputs, names, unread = [], [], 0
     for path in options.images:
         try:
-            inputs.append(read_picture_inputs(path, session.splits.test, normalization, shape))
-            paths.append(path)
+            found = _read(session, path)
         except DataError as error:
             unread += 1
             print(f"pfge: error: {error}", file=sys.stderr)
-    names = session.splits.train.class_names
-    for path, probabilities in zip(paths, _predict(session, options, inputs), strict=True):
-        best = probabilities.topk(min(options.top, len(names)))
-        found = {names[c]: p for p, c in zip(best.values.tolist(), best.indices.tolist(), strict=True)}
+            continue
+        inputs += found
+        names += [str(path)] if len(found) == 1 else [f"{path}[{index}]" for index in range(len(found))]
+    for name, predictions in zip(names, _predict(session, options, inputs), strict=True):
+        described = describe(session.task, predictions, session.splits.train.class_names, options.top)
         if options.json:
-            print(json.dumps({"file": str(path), "classes": found}, ensure_ascii=False))
+            print(json.dumps({"file": name, **described}, ensure_ascii=False))
         else:
-            print(f"{path}: " + ", ".join(f"{name} {100 * p:.1f} %" for name, p in found.items()))
+            print(f"{name}: {explain(described)}")
     return 2 if unread else 0
 
 
+def _read(session: "Session", path: Path) -> "list[Tensor]":
+    """Return the inputs in a file: one of a picture, or all examples of an array."""
+    from torch import Tensor
+
+    from pfge.lab.data.array_inputs import read_array_inputs
+    from pfge.lab.data.pictures.single_inputs import read_picture_inputs
+
+    example = session.first_inputs(1)
+    if not isinstance(example, Tensor):
+        raise ValueError(
+            f"pfge predict reads pictures and arrays, but inputs of this data are {type(example).__name__}; "
+            "predict them in Python, by Ensemble.load"
+        )
+    shape, normalization = example.shape[1:], session.splits.normalization
+    if normalization is None:
+        return list(read_array_inputs(path, shape))
+    return [read_picture_inputs(path, session.splits.test, normalization, shape)]
+
+
 def _predict(session: "Session", options: argparse.Namespace, inputs: "list[Tensor]") -> "list[Tensor]":
-    """Return the probabilities of each image."""
+    """Return what is predicted for each example."""
     import torch
 
     from pfge.cascade.cascade import Cascade

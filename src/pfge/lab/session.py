@@ -181,12 +181,20 @@ class Session:
             StorageError: It is missing or damaged, or of another task than the experiment.
         """
         ensemble = Ensemble.load(path, self.build_model, forward=self.engine.forward)
+        return self.require_task(ensemble, path).to(self.engine.device)
+
+    def require_task(self, ensemble: Ensemble, path: Path) -> Ensemble:
+        """Return the ensemble of a path, if it is of the experiment's task.
+
+        Raises:
+            StorageError: It is of another one.
+        """
         if ensemble.task != self.task:
             raise StorageError(
                 f"{path} has the task {ensemble.task}, and the experiment {self.task}; "
                 "give the config of its run, or set task.name and task.options"
             )
-        return ensemble.to(self.engine.device)
+        return ensemble
 
     def in_batches(self, data: Images) -> Iterable[Batch]:
         """Return a part of the data in order, in batches for evaluation; can be read repeatedly."""

@@ -44,7 +44,9 @@ def measure_formats(
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
         # A file that cannot be continued is refused before the long work starts.
         require_rows(session.folder.formats, FormatRow, session.task)
-        if not len(session.splits.validation):
+        if not isinstance(session.task, Classification):
+            reporter.say(f"no cascades: they stop at a confident class, and the task is {session.task}")
+        elif not len(session.splits.validation):
             reporter.say(
                 "no cascades: their thresholds are fitted on validation data, and this run has none "
                 "(data.validation, or data.halve_test)"

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 from pfge.lab.run.results import FormatRow
-from pfge.reports.statistics import FormatSummary, over_seeds, paired_metrics, summarize_formats
+from pfge.reports.statistics import FormatSummary, over_seeds, paired_metrics, summarize_formats, task_of
 from pfge.reports.tables.cells import Count, Missing, Number, Ratio, Text
 from pfge.reports.tables.table import Row, Table, columns, method_row
-from pfge.tasks import Metric
+from pfge.tasks import Classification, Metric, Task
 
 
 def formats_table(rows: Sequence[FormatRow]) -> Table:
     """Return a row for each method, format and cascade."""
     metrics = paired_metrics(rows)
     heads = [metric.head for metric in metrics]
-    without = "" if any(row.cascade for row in rows) else " No cascades without validation data."
+    without = "" if any(row.cascade for row in rows) else f" No cascades without {_missing(task_of(rows))}."
     return Table(
         "formats",
         "formats",
@@ -26,6 +26,10 @@ def formats_table(rows: Sequence[FormatRow]) -> Table:
             f"KL: from the same members as float32, all evaluated.{without}",
         ],
     )
+
+
+def _missing(task: Task) -> str:
+    return "validation data" if isinstance(task, Classification) else "classes"
 
 
 def _row(row: FormatSummary, metrics: Sequence[Metric]) -> Row:

@@ -1,0 +1,37 @@
+"""Read inputs of a model from a NumPy file, for data that is not pictures."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pfge.lab.data.in_memory.image_set import DataError
+
+
+def read_array_inputs(path: Path, shape: torch.Size) -> Tensor:
+    """Return the examples of a .npy file as float32 inputs [N, ...].
+
+    Args:
+        path: The file; an array of one example, or of several along its first dimension.
+        shape: Of one example.
+
+    Raises:
+        DataError: The file is missing, is not an array of numbers, or is of another shape.
+    """
+    try:
+        array = np.load(path, allow_pickle=False)  # a pickle may execute anything
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing; check the path") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read as a .npy array of numbers: {error}") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+        raise DataError(f"{path} must be one .npy array of numbers, got {getattr(array, 'dtype', 'several')}")
+    inputs = torch.from_numpy(array.astype(np.float32))
+    if inputs.shape == shape:
+        return inputs[None]
+    if inputs.shape[1:] != shape:
+        raise DataError(
+            f"{path} must hold examples {['N', *shape]}, or one {list(shape)}, got {list(inputs.shape)}"
+        )
+    return inputs
