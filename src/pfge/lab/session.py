@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD
 
 from pfge.ensemble import Ensemble
 from pfge.lab.config.schema import ConfigError, DataSettings, Experiment
@@ -338,8 +337,3 @@ class _FirstBatches:
     def __iter__(self) -> Iterator[Batch]:
         batches = self._source.starting_after(self._places.start, every=self._places.step)
         return islice(batches, len(self._places))
-
-
-def make_sgd(model: nn.Module, *, rate: float, momentum: float, weight_decay: float) -> SGD:
-    """Return the paper's optimizer."""
-    return SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay)

@@ -120,8 +120,9 @@ class PretrainSettings:
     weights: str = ""  # a checkpoint of your own; "" builds a model
     options: dict[str, Any] = field(default_factory=dict)  # for building that model alone, as trained weights
     epochs: float = 20.0  # 0 takes the model as it is built
+    optimizer: str = "sgd"  # or adamw, or a function of your own, package.module:name
     rate: float = 0.05
-    momentum: float = 0.9
+    momentum: float = 0.9  # of sgd
     weight_decay: float = 5e-4
 
 
@@ -136,7 +137,8 @@ class EnsembleSettings:
     length: float = 40.0
     low: float = 5e-4
     high: float = 0.05
-    momentum: float = 0.9
+    optimizer: str = "sgd"  # or adamw, or a function of your own, package.module:name
+    momentum: float = 0.9  # of sgd
     weight_decay: float = 5e-4
     variant: Variant = "paper"
     average_start: Literal["variant", "yes", "no"] = "variant"
@@ -230,6 +232,11 @@ class Experiment:
             )
         self._check_methods()
         self.task.make()
+        for key in ("pretrain.optimizer", "ensemble.optimizer"):
+            if values[key] not in ("sgd", "adamw") and ":" not in values[key]:
+                raise ConfigError(
+                    f"{key} must be sgd, adamw or a function, package.module:name, got {values[key]!r}"
+                )
         if self.connect.points < 2:
             raise ConfigError(f"connect.points must be at least 2, the ends, got {self.connect.points}")
         if not 0 <= self.ensemble.ema_decay < 1:

@@ -17,8 +17,9 @@ from pfge.lab.run.member_store import MemberStore
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.result_lines import require_rows
 from pfge.lab.run.results import ComparisonRow, expected_rows
-from pfge.lab.session import Session, make_sgd, open_session
+from pfge.lab.session import Session, open_session
 from pfge.lab.training.fork import Fork
+from pfge.lab.training.optimizers import make_optimizer
 from pfge.lab.training.pretrain import find_w0
 from pfge.lab.training.resumable import train_resumable
 from pfge.methods import METHODS, START, Method, Setting, base_of, make_collector, starred
@@ -153,9 +154,7 @@ def _make_trajectory(
     settings = session.experiment.ensemble
     model = session.build_model()
     load_weights(model, w0)
-    optimizer = make_sgd(
-        model, rate=settings.high, momentum=settings.momentum, weight_decay=settings.weight_decay
-    )
+    optimizer = make_optimizer(model, settings, rate=settings.high)
     return Trajectory(model, optimizer, schedule, collectors)
 
 

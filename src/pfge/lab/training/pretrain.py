@@ -9,8 +9,9 @@ from pfge.lab.data.seeding import derive_seed
 from pfge.lab.evaluation.evaluate import evaluate_on
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import StartWeights
-from pfge.lab.session import Session, make_sgd, open_session
+from pfge.lab.session import Session, open_session
 from pfge.lab.training.import_weights import load_start_weights
+from pfge.lab.training.optimizers import make_optimizer
 from pfge.lab.training.resumable import train_resumable
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import StorageError, read_tensors, write_tensors
@@ -109,7 +110,7 @@ def _train(session: Session, seed: int, model: nn.Module, checkpoint: Path, name
     recipe = session.experiment.pretrain
     source = session.batches(seed, "pretraining")
     iterations = pretraining_iterations(session, seed)
-    optimizer = make_sgd(model, rate=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    optimizer = make_optimizer(model, recipe, rate=recipe.rate)
     train_resumable(
         Trajectory(model, optimizer, pretraining_schedule(iterations, recipe.rate), []),
         source,

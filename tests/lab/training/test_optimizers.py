@@ -1,0 +1,89 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+from torch.optim import SGD, AdamW, NAdam, Optimizer
+
+from pfge.lab.config.schema import ConfigError, EnsembleSettings, PretrainSettings
+from pfge.lab.training.optimizers import make_optimizer
+from tests.lab.tiny import Stopped, counted_steps, outcome, run, tiny
+
+HERE = "tests.lab.training.test_optimizers"
+
+
+def make_nadam(parameters: Any, rate: float) -> Optimizer:
+    return NAdam(parameters, lr=rate)
+
+
+def take_all(parameters: Any, rate: float, momentum: float, weight_decay: float) -> Optimizer:
+    return SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay)
+
+
+def forget(parameters: Any) -> None:
+    del parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [
+        ("sgd", SGD, {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.01}),
+        ("adamw", AdamW, {"lr": 0.1, "betas": (0.9, 0.999), "weight_decay": 0.01}),
+        (f"{HERE}:make_nadam", NAdam, {"lr": 0.1, "weight_decay": 0}),
+        (f"{HERE}:take_all", SGD, {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.01}),
+    ],
+)
+@pytest.mark.parametrize("settings", [PretrainSettings, EnsembleSettings])
+def test_the_named_optimizer_has_the_settings_that_it_takes(
+    settings: Any, name: str, kind: type[Optimizer], expected: dict[str, Any]
+) -> None:
+    model = nn.Linear(3, 2)
+    made = make_optimizer(model, settings(optimizer=name, momentum=0.8, weight_decay=0.01), rate=0.1)
+    assert type(made) is kind
+    (group,) = made.param_groups
+    assert {key: group[key] for key in expected} == expected
+    assert group["params"] == [model.weight, model.bias]
+
+
+def test_a_function_that_makes_no_optimizer_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r":forget' must return a torch.optim.Optimizer, got NoneType"):
+        make_optimizer(nn.Linear(1, 1), EnsembleSettings(optimizer=f"{HERE}:forget"), rate=0.1)
+
+
+def test_a_function_that_cannot_be_imported_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer 'no_such.module:make' cannot be imported"):
+        make_optimizer(nn.Linear(1, 1), EnsembleSettings(optimizer="no_such.module:make"), rate=0.1)
+
+
+@pytest.mark.parametrize("key", ["pretrain.optimizer", "ensemble.optimizer"])
+def test_an_unknown_name_is_refused_with_what_is_allowed(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} must be sgd, adamw or a function, .* got 'adam'"):
+        tiny(f"{key}=adam")
+
+
+@pytest.mark.parametrize("name", ["adamw", f"{HERE}:make_nadam"])
+def test_a_run_of_another_optimizer_resumes_bit_for_bit(tmp_path: Path, name: str) -> None:
+    experiment = tiny(
+        f"pretrain.optimizer={name}",
+        f"ensemble.optimizer={name}",
+        "pretrain.rate=0.001",
+        "ensemble.high=0.001",
+        "ensemble.methods=['SWA','PFGE']",
+        "engine.checkpoint_seconds=0",
+    )
+    run(experiment, tmp_path / "whole")
+    for stop in (4, 13, 16):  # steps of w0, of the shared path, of PFGE's own
+        with counted_steps(stop), pytest.raises(Stopped):
+            run(experiment, tmp_path / "stopped")
+    run(experiment, tmp_path / "stopped")
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+
+
+def test_a_functions_sgd_is_the_built_in_one(tmp_path: Path) -> None:
+    few = "ensemble.methods=['PFGE']"
+    run(tiny(few), tmp_path / "built-in")
+    run(
+        tiny(few, *(f"{phase}.optimizer={HERE}:take_all" for phase in ("pretrain", "ensemble"))),
+        tmp_path / "own",
+    )
+    assert outcome(tmp_path / "own") == outcome(tmp_path / "built-in")
