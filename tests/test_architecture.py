@@ -18,8 +18,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 ROWS: dict[str, list[set[str]]] = {
     "": [
         {"sharding"},
-        {"schedules", "weights", "forward"},
-        {"metrics"},
+        {"schedules", "weights"},
+        {"metrics", "forward"},
         {"calibration", "batch_norm"},
         {"tasks"},
         {"storage"},

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pfge import refresh_batch_norm
+from pfge import FGE, SWA, Collector, Ensemble, Trajectory, refresh_batch_norm
 from pfge.weights import copy_weights, view_weights
 from tests.toys import assert_same_weights, make_mlp
 
@@ -85,7 +86,8 @@ def test_modes_momentum_and_random_state_come_back() -> None:
     model[1].eval()
     model[1].momentum = 0.3
     before = torch.get_rng_state()
-    refresh_batch_norm(model, torch.utils.data.DataLoader(DATA, batch_size=8, shuffle=True, drop_last=True))
+    batches = torch.utils.data.DataLoader(DATA, batch_size=8, shuffle=True, drop_last=True)
+    refresh_batch_norm(model, batches, frozen="refresh")
     assert [layer.training for layer in model] == [True, False, True, True, True]
     assert model.training
     assert model[1].momentum == 0.3
@@ -158,3 +160,81 @@ def test_one_example_alone_is_a_clear_error() -> None:
 
 def test_a_model_without_batch_norm_reads_no_data() -> None:
     refresh_batch_norm(nn.Linear(4, 2), failing())
+
+
+def make_frozen() -> nn.Module:
+    """A model in training whose first BatchNorm layer the user froze."""
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2), nn.BatchNorm1d(2)).train()
+    model[0].eval().requires_grad_(False)
+    return model
+
+
+def test_layers_that_were_frozen_in_evaluation_mode_are_left_alone() -> None:
+    model, inputs = make_frozen(), torch.randn(50, 2) + 3
+    with pytest.warns(UserWarning, match='1 BatchNorm layer was frozen .* frozen="refresh"'):
+        refresh_batch_norm(model, [inputs])
+    assert model[0].running_mean.tolist() == [0, 0]
+    assert model[0].num_batches_tracked.item() == 0
+    # The frozen layer normalizes by its own statistics, as in training.
+    reached = model[1](inputs / (1 + model[0].eps) ** 0.5).detach()
+    torch.testing.assert_close(model[2].running_mean, reached.mean(dim=0))
+    assert (model[0].training, model[2].training) == (False, True)
+
+
+def test_frozen_layers_are_refreshed_on_request() -> None:
+    model, inputs = make_frozen(), torch.randn(50, 2) + 3
+    refresh_batch_norm(model, [inputs], frozen="refresh")
+    torch.testing.assert_close(model[0].running_mean, inputs.mean(dim=0))
+
+
+def test_frozen_layers_can_be_named_where_the_mode_does_not_say() -> None:
+    model, inputs = make_frozen().eval(), torch.randn(50, 2) + 3
+    refresh_batch_norm(model, [inputs], frozen=["2"])
+    torch.testing.assert_close(model[0].running_mean, inputs.mean(dim=0))
+    assert model[2].running_mean.tolist() == [0, 0]
+
+
+def test_a_model_whose_layers_are_all_frozen_reads_no_data() -> None:
+    model = make_frozen()
+    refresh_batch_norm(model, [], frozen=["0", "2"])
+
+
+@pytest.mark.parametrize("frozen", ["all", ["0", "1"]])
+def test_frozen_layers_that_there_are_not_are_refused(frozen: Any) -> None:
+    with pytest.raises(ValueError, match="frozen must be 'keep', 'refresh' or names of BatchNorm layers"):
+        refresh_batch_norm(make_frozen(), [torch.ones(2, 2)], frozen=frozen)
+
+
+def train_frozen(*collectors: Collector) -> Trajectory:
+    model = make_frozen()
+    trajectory = Trajectory(model, torch.optim.SGD(model[1].parameters(), lr=0.1), None, collectors)
+    for _ in range(4):
+        model(torch.randn(8, 2)).square().sum().backward()
+        trajectory.before_update()
+        trajectory.optimizer.step()
+        trajectory.after_update()
+    return trajectory
+
+
+def test_an_ensemble_knows_from_its_collector_which_layers_were_frozen() -> None:
+    trajectory = train_frozen(collector := FGE(2))
+    resumed = Trajectory(trajectory.model, trajectory.optimizer, None, [again := FGE(2)])
+    resumed.load_state_dict(trajectory.state_dict())
+    inputs = [torch.randn(50, 2) + 3]
+    for source in (collector, again):
+        assert source.frozen_batch_norm == {"0"}
+        ensemble = Ensemble.from_collector(source, make_frozen).last(1)
+        with pytest.warns(UserWarning, match="1 BatchNorm layer was frozen"):
+            kept = ensemble.with_fresh_batch_norm(inputs).members[0]
+        assert kept["0.running_mean"].tolist() == [0, 0]
+        assert not torch.equal(kept["2.running_mean"], ensemble.members[0]["2.running_mean"])
+        fresh = ensemble.with_fresh_batch_norm(inputs, frozen="refresh").members[0]
+        torch.testing.assert_close(fresh["0.running_mean"], inputs[0].mean(dim=0))
+
+
+def test_an_average_that_is_applied_keeps_the_statistics_of_frozen_layers() -> None:
+    trajectory = train_frozen(collector := SWA(2))
+    model = trajectory.model.eval()
+    with collector.applied(model, [torch.randn(50, 2) + 3]):
+        assert model[0].running_mean.tolist() == [0, 0]
+        assert model[2].num_batches_tracked.item() == 1

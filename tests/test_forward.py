@@ -1,11 +1,12 @@
 import itertools
-from collections import UserDict
+from collections import UserDict, namedtuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from pfge.forward import call_model, keep_modes, repeat_batches
+from pfge import Ensemble, refresh_batch_norm
+from pfge.forward import call_model, keep_modes, move_batch, repeat_batches, run_model
 from tests.toys import make_mlp
 
 
@@ -58,3 +59,71 @@ def test_several_inputs_are_the_arguments_of_the_model() -> None:
     x, y = torch.ones(2, 3), torch.full((2, 3), 2.0)
     for inputs in ((x, y), [x, y]):
         assert torch.equal(call_model(Sum(), (inputs, torch.zeros(2))), torch.full((2, 3), 21.0))
+
+
+def test_a_dict_with_names_that_forward_does_not_take_is_refused_with_the_remedy() -> None:
+    batch = {"x": torch.ones(2, 3), "labels": torch.zeros(2)}
+    message = r"forward takes, x, got labels too; pass forward=.*model\(batch\['x'\]\)"
+    for model in (Named(), torch.compile(Named())):
+        with pytest.raises(ValueError, match=message):
+            call_model(model, batch)
+
+
+class TakesAll(nn.Module):
+    def forward(self, x: Tensor, **others: Tensor) -> Tensor:
+        return x + sum(others.values())
+
+
+def test_a_forward_that_takes_any_name_is_given_all() -> None:
+    assert call_model(TakesAll(), {"x": torch.ones(2), "y": torch.ones(2)}).tolist() == [2, 2]
+
+
+class SaysNothing(nn.Module):
+    forward = dict  # has no signature, as the forward of a scripted module
+
+
+def test_a_model_that_does_not_say_what_it_takes_is_called() -> None:
+    assert call_model(SaysNothing(), {"labels": 1}) == {"labels": 1}
+
+
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+def test_a_batch_is_moved_whatever_it_is_made_of() -> None:
+    def tensor() -> Tensor:
+        return torch.ones(2)
+
+    meta = torch.device("meta")
+    batch = [tensor(), (tensor(), "name"), {"a": {"b": [tensor()]}}, UserDict(c=tensor()), Pair(tensor(), 1)]
+    first, (second, name), third, fourth, pair = move_batch(batch, meta)
+    moved = [first, second, third["a"]["b"][0], fourth["c"], pair.x]
+    assert {part.device for part in moved} == {meta}
+    assert (name, pair.y, type(pair)) == ("name", 1, Pair)
+    assert move_batch(kept := tensor(), torch.device("cpu")) is kept
+    assert move_batch(kept, None) is kept
+    assert move_batch(other := object(), meta) is other
+
+
+def test_a_batch_meets_a_model_on_another_device() -> None:
+    model = nn.Linear(3, 2, device="meta")
+    batch = (torch.ones(4, 3), torch.zeros(4))
+    assert run_model(model, batch).device.type == "meta"
+    assert run_model(model, batch, lambda model, batch: model(batch[0])).device.type == "meta"
+    assert run_model(nn.Identity(), batch).device.type == "cpu"
+
+
+def test_an_ensemble_and_batch_norm_move_batches() -> None:
+    def make_model() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+
+    batch = (torch.ones(4, 3), torch.zeros(4))
+    seen = []
+
+    def forward(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        seen.append(batch[0].device.type)
+        return model(batch[0])
+
+    members = [make_model().to("meta").state_dict()]
+    assert Ensemble(members, make_model, forward=forward).to("meta").predict(batch).shape == (4, 2)
+    refresh_batch_norm(make_model().to("meta"), [batch], forward=forward)
+    assert seen == ["meta", "meta"]

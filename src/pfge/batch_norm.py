@@ -1,17 +1,21 @@
 """Recompute BatchNorm statistics for the weights that a model has now."""
 
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pfge.forward import call_model, keep_modes
-from pfge.weights import unwrap
+from pfge.forward import keep_modes, run_model
+from pfge.weights import canonical_name, unwrap
 
 Batch = TypeVar("Batch")
+
+FrozenLayers = Literal["keep", "refresh"] | Collection[str]
+"""What happens to BatchNorm layers that were frozen, or the names of those that keep their statistics."""
 
 
 def refresh_batch_norm(
@@ -21,6 +25,7 @@ def refresh_batch_norm(
     forward: Callable[[nn.Module, Batch], Any] | None = None,
     layer_by_layer: bool = False,
     across_processes: bool = False,
+    frozen: FrozenLayers = "keep",
 ) -> None:
     """Set every BatchNorm layer's statistics to those of all the inputs together.
 
@@ -43,9 +48,13 @@ def refresh_batch_norm(
             `inputs` is then read once more for each.
         across_processes: Whether every process of torch.distributed calls this with a part of the
             inputs, to get the statistics of all of them.
+        frozen: "keep" leaves layers alone that are in evaluation mode while the model is in training mode, as
+            layers are that were frozen for training, and warns; "refresh" computes theirs too; names, as
+            in `named_modules`, are those of the layers to leave alone.
 
     Raises:
-        ValueError: No data reached a layer, or a batch has one value for each channel.
+        ValueError: No data reached a layer, a batch has one value for each channel, or a name in `frozen`
+            is not that of a BatchNorm layer.
 
     References:
         Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018.
@@ -63,12 +72,17 @@ def refresh_batch_norm(
         (tensor([4.]), tensor([6.6667]))
     """
     module = unwrap(model)
-    layers = [
-        layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.track_running_stats
-    ]
+    named = _tracking_layers(module)
+    kept = _kept_layers(module, named, frozen)
+    if kept and frozen == "keep":
+        warn_of_kept(len(kept))
+    layers = [layer for name, layer in named.items() if name not in kept]
     if not layers:
         return
-    run = forward or call_model
+
+    def run(module: nn.Module, batch: Batch) -> Any:
+        return run_model(module, batch, forward)
+
     before = [{name: tensor.clone() for name, tensor in layer.named_buffers()} for layer in layers]
     with keep_modes(module), torch.random.fork_rng(), torch.no_grad():
         try:
@@ -80,6 +94,45 @@ def refresh_batch_norm(
                 for name, tensor in layer.named_buffers():
                     tensor.copy_(old[name])
             raise
+
+
+def frozen_batch_norm(model: nn.Module) -> frozenset[str]:
+    """Return the names of BatchNorm layers in evaluation mode, if the model itself is in training mode."""
+    module = unwrap(model)
+    if not module.training:
+        return frozenset()
+    return frozenset(name for name, layer in _tracking_layers(module).items() if not layer.training)
+
+
+def warn_of_kept(count: int) -> None:
+    """Say how many BatchNorm layers are not refreshed, and how they would be."""
+    kept = "layer was frozen in evaluation mode and keeps its" if count == 1 else ""
+    warnings.warn(
+        f"{count} BatchNorm {kept or 'layers were frozen in evaluation mode and keep their'} statistics; "
+        'pass frozen="refresh" to compute theirs too',
+        stacklevel=3,
+    )
+
+
+def _tracking_layers(module: nn.Module) -> dict[str, _BatchNorm]:
+    return {
+        canonical_name(name): layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats
+    }
+
+
+def _kept_layers(module: nn.Module, named: Collection[str], frozen: FrozenLayers) -> Collection[str]:
+    if frozen == "refresh":
+        return ()
+    if frozen == "keep":
+        return frozen_batch_norm(module)
+    if isinstance(frozen, str) or (unknown := sorted(set(frozen) - set(named))):
+        raise ValueError(
+            f"frozen must be 'keep', 'refresh' or names of BatchNorm layers, got "
+            f"{frozen if isinstance(frozen, str) else unknown!r}; the names are those of named_modules()"
+        )
+    return frozen
 
 
 class _Moments:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pfge.batch_norm import refresh_batch_norm
+from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept
 from pfge.calibration import UNSCALED, Temperatures
 from pfge.collectors.base import Collector
-from pfge.forward import call_model, require_rereadable, require_same_order
+from pfge.forward import call_model, require_rereadable, require_same_order, run_model
 from pfge.packed import PackedMembers
 from pfge.packed.saved_ensemble import SavedEnsemble
 from pfge.storage.files import StorageError
@@ -95,6 +95,7 @@ class Ensemble:
         self.iterations = list(iterations) if iterations is not None else [None] * len(members)
         self.temperatures = temperatures
         self.device = torch.device("cpu")
+        self.frozen_batch_norm: frozenset[str] = frozenset()
         self.forward = forward or call_model
         self._module: nn.Module | None = None
 
@@ -129,13 +130,15 @@ class Ensemble:
                 "has their mean",
                 stacklevel=2,
             )
-        return cls(
+        ensemble = cls(
             collector.members(),
             build_model,
             method=str(collector),
             iterations=collector.iterations,
             **options,
         )
+        ensemble.frozen_batch_norm = collector.frozen_batch_norm
+        return ensemble
 
     def __len__(self) -> int:
         return len(self.members)
@@ -194,10 +197,11 @@ class Ensemble:
             temperatures=temperatures,
         )
         ensemble.device = self.device
+        ensemble.frozen_batch_norm = self.frozen_batch_norm
         return ensemble
 
     def to(self, device: torch.device | str) -> "Ensemble":
-        """Return the same ensemble predicting on a device; inputs are expected there."""
+        """Return the same ensemble predicting on a device; batches are moved there."""
         moved = self.with_members(self.members, temperatures=self.temperatures)
         moved.device = torch.device(device)
         return moved
@@ -232,6 +236,7 @@ class Ensemble:
         forward: Callable[[nn.Module, Any], Any] | None = None,
         across_processes: bool = False,
         on_member: Callable[[int], None] | None = None,
+        frozen: FrozenLayers = "keep",
     ) -> "Ensemble":
         """Return the ensemble with each member's BatchNorm statistics recomputed over training inputs.
 
@@ -243,13 +248,22 @@ class Ensemble:
             forward: As in `refresh_batch_norm`.
             across_processes: As in `refresh_batch_norm`.
             on_member: Called with the number of members done.
+            frozen: "keep" leaves BatchNorm layers alone that were in evaluation mode when collecting began,
+                and warns; an ensemble has that from its collector, and it is not saved. "refresh" and
+                names are as in `refresh_batch_norm`.
         """
+        if frozen == "keep" and (frozen := self.frozen_batch_norm):
+            warn_of_kept(len(frozen))
         require_rereadable(inputs, len(self))
         fresh: list[Weights] = []
         for number in self._numbers():
             module = self._module_with(number)
             refresh_batch_norm(
-                module, inputs, forward=forward or self.forward, across_processes=across_processes
+                module,
+                inputs,
+                forward=forward or self.forward,
+                across_processes=across_processes,
+                frozen=frozen,
             )
             live = view_weights(module)
             fresh.append({name: live[name].to("cpu", copy=True) for name in buffer_names(module)})
@@ -377,7 +391,7 @@ class Ensemble:
 
         @torch.no_grad()
         def predict(x: Any) -> Tensor:
-            return self.task.calibrate(self.task.predictions(self.forward(module, x)), temperature)
+            return self.task.calibrate(self.task.predictions(run_model(module, x, self.forward)), temperature)
 
         return predict
 

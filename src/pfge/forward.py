@@ -1,13 +1,48 @@
 """How batches meet a model: how it is called, how often they are read, in which mode."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import Parameter, signature
+from itertools import chain
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 
+from pfge.weights import unwrap
+
 Batch = TypeVar("Batch")
+
+
+def run_model(model: nn.Module, batch: Any, forward: Callable[[nn.Module, Any], Any] | None = None) -> Any:
+    """Return what a model gives for a batch, which is moved to the model's device first.
+
+    Args:
+        model: The model.
+        batch: Tensors, or lists, tuples and dicts of them, may be on any device.
+        forward: Calls the model on the moved batch; `call_model` if None.
+    """
+    return (forward or call_model)(model, move_batch(batch, _device_of(model)))
+
+
+def move_batch(batch: Any, device: torch.device | None) -> Any:
+    """Return a batch with its tensors on a device; what is no tensor, list, tuple or dict stays as it is."""
+    match batch:
+        case Tensor() if device is not None and batch.device != device:
+            return batch.to(device)
+        case Mapping():  # a plain dict: other kinds, as those of transformers, differ in how they are made
+            return {key: move_batch(value, device) for key, value in batch.items()}
+        case tuple() if hasattr(batch, "_fields"):
+            return type(batch)(*(move_batch(value, device) for value in batch))
+        case list() | tuple():
+            return type(batch)(move_batch(value, device) for value in batch)
+    return batch
+
+
+def _device_of(model: nn.Module) -> torch.device | None:
+    tensor = next(chain(model.parameters(), model.buffers()), None)
+    return None if tensor is None else tensor.device
 
 
 def call_model(model: nn.Module, batch: Any) -> Any:
@@ -21,6 +56,7 @@ def call_model(model: nn.Module, batch: Any) -> Any:
         case Tensor():
             return _pick_logits(model(batch))
         case Mapping():
+            _require_keywords(model, batch)
             return _pick_logits(model(**batch))
         case [tuple() | list() as arguments, *_]:
             return _pick_logits(model(*arguments))
@@ -30,6 +66,24 @@ def call_model(model: nn.Module, batch: Any) -> Any:
         f"a batch must be a tensor, a dict of keyword arguments, or a tuple or list that begins with one, "
         f"got {type(batch).__name__}; pass forward=, a function of the model and the batch"
     )
+
+
+def _require_keywords(model: nn.Module, batch: Mapping[str, Any]) -> None:
+    """Refuse a batch by names with one that the model's forward does not take."""
+    try:
+        parameters = signature(unwrap(model).forward).parameters.values()
+    except (TypeError, ValueError):  # a scripted module does not say
+        return
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    taken = [parameter.name for parameter in parameters if parameter.kind in by_name]
+    if others := [name for name in batch if name not in taken]:
+        raise ValueError(
+            f"a dict batch must have the names that the model's forward takes, {', '.join(taken)}, got "
+            f"{', '.join(map(str, others))} too; pass forward=, for example "
+            f"lambda model, batch: model(batch[{next((n for n in batch if n in taken), 'x')!r}])"
+        )
 
 
 def _pick_logits(outputs: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pfge.batch_norm import frozen_batch_norm
 from pfge.collectors.applied import require_own_weights
 from pfge.collectors.base import Collector, Restart
 from pfge.collectors.fge import FGE
@@ -38,7 +39,7 @@ SHORTEST_CYCLE = 7
 POINTS_LOOKED_AHEAD = 20
 ITERATIONS_LOOKED_AHEAD = 100_000
 HIGH_SHARE = 0.25
-"""Up to where the mean rate of points may lie, from a schedule's lowest rate (0) to its highest (1)."""
+"""The highest mean rate at which points may be taken: 0 is a schedule's lowest rate and 1 its highest."""
 
 
 class Trajectory:
@@ -119,7 +120,9 @@ class Trajectory:
         require_own_weights(self.model)
         if not self._begun:
             weights, buffers = view_weights(self.model), buffer_names(self.model)
+            frozen = frozen_batch_norm(self.model)
             for collector in self.collectors:
+                collector.frozen_batch_norm = frozen
                 collector.begin(weights, buffers)
             self._begun = True
         if self.schedule is not None:
@@ -160,6 +163,7 @@ class Trajectory:
             "iteration": self.iteration,
             "begun": self._begun,
             "rate_ratios": self._rate_ratios,
+            "frozen_batch_norm": sorted({name for c in self.collectors for name in c.frozen_batch_norm}),
             "collectors": [[str(collector), collector.state_dict()] for collector in self.collectors],
         }
         if training:
@@ -188,6 +192,7 @@ class Trajectory:
         self._rates_set = None
         if self._begun:
             for collector, (_, collected) in zip(self.collectors, state["collectors"], strict=True):
+                collector.frozen_batch_norm = frozenset(state.get("frozen_batch_norm", ()))
                 collector.load_state_dict(collected)
 
     def _load_training(self, weights: Weights, optimizer: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ def test_before_anything_was_collected_there_is_nothing_to_apply(make: Callable[
 
 def test_everything_comes_back_after_an_exception() -> None:
     model = in_mid_period(collector := SWA(2)).model
-    model[1].eval()
+    model[3].eval()
     before, modes = copy_weights(view_weights(model)), [module.training for module in model.modules()]
     random = torch.get_rng_state()
     with pytest.raises(KeyError), collector.applied(model, [make_batch(1)]):  # noqa: PT012

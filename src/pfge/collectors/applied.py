@@ -8,7 +8,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from pfge.batch_norm import refresh_batch_norm
+from pfge.batch_norm import FrozenLayers, refresh_batch_norm
 from pfge.forward import keep_modes
 from pfge.sharding import keep_parts_only
 from pfge.weights import Weights, load_weights, unwrap
@@ -22,6 +22,7 @@ def apply_weights(
     weights: Weights,
     batches: Iterable[Any] | None = None,
     forward: Callable[[nn.Module, Any], Any] | None = None,
+    frozen: FrozenLayers = "keep",
 ) -> Iterator[None]:
     """Put weights into a model, and at the end its own parameters, buffers, modes and the random state.
 
@@ -30,6 +31,7 @@ def apply_weights(
         weights: What it holds inside of the block.
         batches: Where given, BatchNorm statistics are computed over them first.
         forward: As in `refresh_batch_norm`.
+        frozen: As in `refresh_batch_norm`.
     """
     module = unwrap(model)
     require_own_weights(module)
@@ -42,7 +44,7 @@ def apply_weights(
         with keep_modes(module), torch.random.fork_rng():
             load_weights(module, weights)
             if batches is not None:
-                refresh_batch_norm(module, batches, forward=forward)
+                refresh_batch_norm(module, batches, forward=forward, frozen=frozen)
             yield
     finally:
         keep_parts_only(module)

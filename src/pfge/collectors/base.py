@@ -99,6 +99,9 @@ class Collector(ABC):
     steers: ClassVar[bool] = False
     """Whether it may return a `Restart`; a trajectory takes one such collector at most."""
 
+    frozen_batch_norm: frozenset[str] = frozenset()
+    """Names of BatchNorm layers that were in evaluation mode in training; a trajectory sets it."""
+
     @abstractmethod
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
         """Take note of the start point, before the first update.
@@ -206,7 +209,7 @@ class Collector(ABC):
             >>> model.weight.item()
             4.0
         """
-        return apply_weights(model, self.mean_so_far(), batches, forward)
+        return apply_weights(model, self.mean_so_far(), batches, forward, self.frozen_batch_norm or "keep")
 
     def unfinished(self) -> str | None:
         """Return what was collected for a member that is not made yet, for a message; None if nothing was."""
