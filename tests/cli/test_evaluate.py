@@ -75,13 +75,15 @@ def test_an_ensemble_elsewhere_is_measured_with_a_given_config(finished: Path, e
 
 
 def test_calibrating_saves_the_temperature_of_validation_and_applies_it(
-    finished: Path, ensemble: Path
+    finished: Path, ensemble: Path, capsys: Captured
 ) -> None:
     config = ["--config", str(finished / "config.toml")]
     rows = [json.loads(line) for line in (finished / "results.jsonl").read_text().splitlines()]
     (row,) = [row for row in rows if row["method"] == "PFGE"]
     found = assessed(ensemble, *config, "--calibrate", "pooled")
     assert found["temperature"] == pytest.approx(row["calibrated"]["temperature"], rel=1e-5)
+    said = f"Fitted on validation data and saved: the temperature {found['temperature']:.3f}."
+    assert said in capsys.readouterr().err
     assert found["test"]["nll"] == pytest.approx(row["calibrated"]["test"]["nll"], rel=1e-5)
     assert Ensemble.load(ensemble, small_conv).temperatures.pooled == found["temperature"]
     assert assessed(ensemble, *config)["test"] == found["test"]  # it stays

@@ -20,7 +20,7 @@ from pfge.lab.config.toml import load_experiment
 from pfge.lab.run.folder import RunFolder
 from pfge.storage import atomic_files
 from pfge.storage import files as storage
-from tests.lab.tiny import SETTINGS, outcome, run, tiny
+from tests.lab.tiny import SETTINGS, Stopped, counted_steps, outcome, run, tiny
 
 Captured = pytest.CaptureFixture[str]
 
@@ -134,11 +134,35 @@ def test_help_says_what_there_is(capsys: Captured, arguments: list[str], expecte
     assert expected in capsys.readouterr().out
 
 
-def test_a_command_that_does_not_exist_is_refused(capsys: Captured) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["comprae"], "there is no command 'comprae'; did you mean compare?"),
+        (["xyz"], "there is no command 'xyz'; choose from plan, compare, "),
+        (["compare", "--hlp"], "unrecognized arguments: --hlp; see pfge --help"),
+        (["compress"], "the following arguments are required: ENSEMBLE, OUT; see pfge compress --help"),
+    ],
+)
+def test_arguments_that_are_not_known_are_refused_in_one_line(
+    capsys: Captured, arguments: list[str], expected: str
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["compere"])
+        main(arguments)
     assert ended.value.code == 2
-    assert "invalid choice: 'compere'" in capsys.readouterr().err
+    assert expected in only_error(capsys)
+
+
+def test_without_a_command_help_is_printed(capsys: Captured) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: pfge")
+
+
+def test_resuming_is_announced(capsys: Captured, tmp_path: Path) -> None:
+    settings = ("ensemble.methods=['SWA']", "engine.checkpoint_seconds=0")
+    with pytest.raises(Stopped), counted_steps(stop_after=17):
+        run(tiny(*settings), tmp_path)
+    assert main(compare("--out", str(tmp_path), settings=settings)) == 0
+    assert "seed 1: SWA: continues from iteration 6 of 16" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
+
+if TYPE_CHECKING:
+    from pfge.calibration import Temperatures
 
 HELP = "measure a saved ensemble: calibration, unknown inputs, corrupted inputs"
 DESCRIPTION = f"Measure an ensemble on the test set, print the tables, and write them as JSON. {WHERE_FROM}"
@@ -61,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
     if options.calibrate:
         ensemble = calibrate(session, ensemble, options.calibrate)
         engine.first_does(lambda: ensemble.save(folder))
+        session.reporter.say(f"Fitted on validation data and saved: {_in_words(ensemble.temperatures)}.")
     found = assess(
         session,
         ensemble,
@@ -78,3 +83,11 @@ def run(options: argparse.Namespace) -> int:
         write_json(out, found.to_json())
         print_evaluation(found, out)
     return 0
+
+
+def _in_words(temperatures: "Temperatures") -> str:
+    of_members = temperatures.members
+    values = [temperatures.pooled] if of_members is None else of_members
+    numbers = [number for value in values for number in (value if isinstance(value, tuple) else (value,))]
+    what = "the temperature" if len(numbers) == 1 else "the temperatures"
+    return f"{what} {', '.join(f'{number:.3f}' for number in numbers)}"

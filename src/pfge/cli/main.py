@@ -2,10 +2,13 @@
 
 import argparse
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TextIO
+from difflib import get_close_matches
+from types import ModuleType
+from typing import NoReturn, TextIO
 
 import pfge
 from pfge.cli import (
@@ -50,16 +53,19 @@ COMMANDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; a user's mistake ends in one line and exit code 2, not in a traceback."""
-    parser = argparse.ArgumentParser(prog="pfge", description=(pfge.__doc__ or "").partition("\n")[0])
+    parser = _Parser(prog="pfge", description=(pfge.__doc__ or "").partition("\n")[0])
     parser.add_argument("--version", action="version", version=f"pfge {pfge.__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
-        name = command.__name__.rpartition(".")[2]
-        subparser = commands.add_parser(name, help=command.HELP, description=command.DESCRIPTION)
+        subparser = commands.add_parser(_name(command), help=command.HELP, description=command.DESCRIPTION)
         command.add_arguments(subparser)
         subparser.set_defaults(run=command.run)
     options = parser.parse_args(arguments)
+    if options.run is None:
+        parser.print_help()
+        return 0
     warnings.showwarning = _show_warning
     try:
         code: int = options.run(options)
@@ -78,6 +84,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("pfge: stopped; the same command continues from the last checkpoint", file=sys.stderr)
         return 130
     return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that knows what a misspelled command was meant to be, and says errors as all of pfge does."""
+
+    def error(self, message: str) -> NoReturn:
+        if found := re.search(r"argument COMMAND: invalid choice: '(.*)' \(choose from", message):
+            names = [_name(command) for command in COMMANDS]
+            near = get_close_matches(found[1], names, n=1)
+            meant = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
+            message = f"there is no command {found[1]!r}; {meant}"
+        else:
+            message = f"{message}; see {self.prog} --help"
+        print(f"pfge: error: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _name(command: ModuleType) -> str:
+    return command.__name__.rpartition(".")[2]
 
 
 def _show_warning(

@@ -65,6 +65,8 @@ def train_resumable(
         trajectory.load_state_dict(load_checkpoint(found))
     if trajectory.iteration >= iterations:
         return
+    if found == checkpoint:
+        reporter.say(f"{name}: continues from iteration {trajectory.iteration:,} of {iterations:,}")
     process = engine.share[0]
     last_saved = time.monotonic()
 
