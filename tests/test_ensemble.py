@@ -1,5 +1,10 @@
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +17,7 @@ from pfge.compression import PackSettings
 from pfge.storage.lazy_members import LazyMembers
 from pfge.tasks import Classification
 from pfge.weights import copy_weights, view_weights
+from tests.tasks.cases import CASES, ROWS, Case
 from tests.tasks.fractions import Fractions
 from tests.toys import assert_same_weights, make_batch, make_mlp, train
 
@@ -342,3 +348,152 @@ def test_a_task_that_is_known_comes_back_from_the_manifest(tmp_path: Path) -> No
     entry = {"task": {"name": "Classification", "options": {}}}
     path.write_text(json.dumps(json.loads(path.read_text()) | entry))
     assert Ensemble.load(tmp_path, make_mlp).task == Classification()
+
+
+# Every task
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+def test_the_pooled_prediction_of_each_task_is_that_of_a_loop_over_members(case: Case) -> None:
+    expected = case.by_hand(case.outputs(case.members()))
+    found = case.ensemble().predict(case.inputs)
+    torch.testing.assert_close(found.float(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_each_task_predicts_the_same_after_it_was_calibrated_saved_and_loaded(
+    case: Case, each: bool, tmp_path: Path
+) -> None:
+    ensemble = case.ensemble().calibrated([case.inputs[:3], case.inputs[3:]], case.targets, each=each)
+    assert ensemble.temperatures != Temperatures()
+    ensemble.save(tmp_path)
+    loaded = Ensemble.load(tmp_path, case.build)
+    assert loaded.task == case.task
+    assert loaded.temperatures == ensemble.temperatures
+    assert torch.equal(loaded.predict(case.inputs), ensemble.predict(case.inputs))
+    assert not torch.equal(loaded.predict(case.inputs), loaded.uncalibrated().predict(case.inputs))
+
+
+def test_the_calibration_of_each_task_is_fitted_on_the_pooled_prediction(case: Case) -> None:
+    pool = case.task.pool()
+    for outputs in case.outputs(case.members()):
+        pool.add(case.task.predictions(outputs))
+    expected = case.task.fit_calibration(pool.result(), case.targets)
+    found = case.ensemble().calibrated([case.inputs], case.targets).temperatures.pooled
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 1 << 25])
+def test_evaluating_in_chunks_gives_the_scores_of_all_predictions(case: Case, chunk_bytes: int) -> None:
+    ensemble = case.ensemble().calibrated([case.inputs], case.targets)
+    batches = list(zip(case.inputs.split(2), case.targets.split(2), strict=True))
+    found = ensemble.evaluate(iter(batches), chunk_bytes=chunk_bytes)
+    expected = case.task.score(ensemble.predict(case.inputs), case.targets)
+    assert len(found) == len(case.inputs)
+    assert case.task.summarize(found) == pytest.approx(case.task.summarize(expected), abs=1e-5)
+
+
+def test_texts_of_different_lengths_are_evaluated_together() -> None:
+    case = CASES["tokens"]
+    long, short = (case.inputs[:2], case.targets[:2]), (case.inputs[2:, :4], case.targets[2:, :4])
+    ensemble = case.ensemble()
+    found = ensemble.evaluate([long, short])
+    parts = [case.task.score(ensemble.predict(x), y) for x, y in (long, short)]
+    expected = case.task.summarize(type(parts[0]).cat(parts))
+    assert case.task.summarize(found) == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(ValueError, match=r"one shape .* got \[2, 6, 3\] and \[3, 4, 3\]; .* evaluate\(\)"):
+        ensemble.predict_batches([long, short])
+
+
+def test_batches_with_labels_by_name_are_evaluated() -> None:
+    case = CASES["rows"]
+    ensemble = Ensemble(
+        case.members(), case.build, task=case.task, forward=lambda model, batch: model(batch["x"])
+    )
+    found = ensemble.evaluate([{"x": case.inputs, "labels": case.targets}])
+    assert case.task.summarize(found) == pytest.approx(
+        case.task.summarize(case.ensemble().evaluate([(case.inputs, case.targets)]))
+    )
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([], "at least one batch, got none"),
+        ([ROWS], "a batch must be inputs and targets, or a dict with labels, got Tensor without them"),
+    ],
+)
+def test_evaluating_needs_batches_with_targets(batches: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CASES["rows"].ensemble().evaluate(batches)
+
+
+@pytest.mark.parametrize("count", [11, 13])
+def test_calibrating_needs_a_target_for_each_example(count: int) -> None:
+    targets = torch.zeros(count, dtype=torch.long)
+    with pytest.raises(ValueError, match=rf"each of 12 examples has a target, got {count} of them"):
+        CASES["rows"].ensemble().calibrated([ROWS], targets)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 4), (2, 5, 3)])
+def test_without_a_task_masks_and_tokens_are_refused(shape: tuple[int, ...]) -> None:
+    members = [{"weight": torch.ones(1, 1)}]
+    ensemble = Ensemble(members, lambda: nn.Linear(1, 1, bias=False), forward=lambda model, x: x)  # noqa: ARG005
+    message = (
+        rf"got {re.escape(str(list(shape)))}; pass task=Classification\(\) .* task=Classification\(dim=-1\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        ensemble.predict(torch.zeros(shape))
+
+
+DENSE_EVALUATION = """
+import resource, sys
+import torch
+from torch import nn
+from pfge import Ensemble
+from pfge.tasks import Classification
+
+images = int(sys.argv[1])
+torch.set_num_threads(1)
+
+def build():
+    return nn.Conv2d(3, 20, 1)
+
+members = [build().state_dict() for _ in range(10)]
+ensemble = Ensemble(members, build, task=Classification(ignore_index=255))
+
+class Batches:
+    def __iter__(self):
+        for number in range(images // 5):
+            generator = torch.Generator().manual_seed(number)
+            inputs = torch.randn(5, 3, 128, 128, generator=generator)
+            yield inputs, torch.randint(20, (5, 128, 128), generator=generator)
+
+scores = ensemble.evaluate(Batches())
+bytes_of_scores = sum(tensor.nbytes for tensor in scores.tensors.values())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, bytes_of_scores)
+"""
+
+
+@pytest.mark.slow
+def test_the_memory_of_evaluating_masks_does_not_grow_with_the_number_of_images() -> None:
+    def peak(images: int) -> tuple[int, int]:
+        # Freed tensors go back to the system, or else the peak would be what malloc keeps of them.
+        found = subprocess.run(
+            [sys.executable, "-c", DENSE_EVALUATION, str(images)],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "100000"},
+        )
+        of_process, of_scores = map(int, found.stdout.split())
+        return of_process, of_scores
+
+    # 128 x 128 pixels, 20 classes, 10 members: one member's predictions for 75 more images take 98 MB.
+    (few, _), (many, of_scores) = peak(25), peak(100)
+    assert of_scores < 100_000
+    assert many - few < 25e6

@@ -1,7 +1,7 @@
 """Members as one predictor: their predictions pooled as the task says, calibrated if it was asked for."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept
-from pfge.calibration import UNSCALED, Temperatures
+from pfge.calibration import UNSCALED, Calibration, Temperatures
 from pfge.collectors.base import Collector
-from pfge.forward import call_model, require_rereadable, require_same_order, run_model
+from pfge.forward import call_model, require_rereadable, require_same_order, run_model, targets_of
+from pfge.metrics.example_scores import ExampleScores
 from pfge.packed import PackedMembers
 from pfge.packed.saved_ensemble import SavedEnsemble
 from pfge.storage.files import StorageError
@@ -20,6 +21,9 @@ from pfge.storage.manifest import MANIFEST
 from pfge.tasks import Task
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
+
+CHUNK_BYTES = 1 << 25
+"""Of batches and one member's predictions for them, which are in memory while an ensemble is evaluated."""
 
 
 class Ensemble:
@@ -211,18 +215,33 @@ class Ensemble:
 
         For classes that is a temperature, which minimizes the negative log-likelihood. It is saved with the
         ensemble and applied whenever it predicts. One that cannot be found, as when all examples are
-        predicted right, stays 1, with a warning.
+        predicted right, stays 1, with a warning. Of masks and texts, a few positions of each are kept.
 
         Args:
             batches: Batches that can be read again in the same order.
             targets: The true answer of each example.
             each: Give each member a temperature of its own, instead of one for their mean.
         """
-        plain, fit = self.uncalibrated(), self.task.fit_calibration
+        sampled: dict[int, Tensor] = {}
+        examples = 0
+
+        def sample(predictions: Tensor, start: int) -> Tensor:
+            nonlocal examples
+            examples = max(examples, start + len(predictions))
+            of_batch = targets[start : start + len(predictions)]
+            predictions, sampled[start] = self.task.calibration_sample(predictions, of_batch)
+            return predictions
+
+        def fit(predictions: Tensor) -> Calibration:
+            if examples != len(targets):
+                raise ValueError(f"each of {examples} examples has a target, got {len(targets)} of them")
+            return self.task.fit_calibration(predictions, torch.cat(list(sampled.values())))
+
+        members = self.uncalibrated()._each(batches, sample)
         if each:
-            fitted = Temperatures(members=tuple(fit(p, targets) for p in plain.predict_each(batches)))
+            fitted = Temperatures(members=tuple(fit(member) for member in members))
         else:
-            fitted = Temperatures(fit(plain._pool(batches)[0], targets))
+            fitted = Temperatures(fit(self._pool(members)[0]))
         return self.with_members(self.members, temperatures=fitted)
 
     def uncalibrated(self) -> "Ensemble":
@@ -289,7 +308,7 @@ class Ensemble:
         Args:
             batches: Batches that can be read again in the same order.
         """
-        pooled, dtype = self._pool(batches)
+        pooled, dtype = self._pool(self.predict_each(batches))
         return self.task.calibrate(pooled, self.temperatures.pooled).to(dtype)
 
     def predict_each(self, batches: Iterable[Any]) -> Iterator[Tensor]:
@@ -298,21 +317,112 @@ class Ensemble:
         Args:
             batches: Batches that can be read again in the same order.
         """
+        return self._each(batches, lambda predictions, start: predictions)  # noqa: ARG005
+
+    def evaluate(self, batches: Iterable[Any], *, chunk_bytes: int = CHUNK_BYTES) -> ExampleScores:
+        """Return the scores of the pooled prediction for each example; `task.summarize` gives the metrics.
+
+        Batches are read once, and predictions are dropped as soon as they are scored, so that the memory
+        does not grow with the data set beyond the scores.
+
+        Args:
+            batches: Pairs of inputs and targets, or dicts with `labels`.
+            chunk_bytes: As in `predict_chunks`.
+
+        Example:
+            >>> import math, torch, pfge
+            >>> members = [{"weight": torch.tensor([[z], [0.0]])} for z in (0.0, math.log(3))]
+            >>> ensemble = pfge.Ensemble(members, lambda: torch.nn.Linear(1, 2, bias=False))
+            >>> scores = ensemble.evaluate([(torch.ones(2, 1), torch.tensor([0, 1]))])
+            >>> ensemble.task.summarize(scores)["accuracy"]
+            0.5
+        """
+        parts: list[ExampleScores] = []
+        for chunk, members in self.predict_chunks(batches, chunk_bytes=chunk_bytes):
+            parts += self._score_chunk(chunk, members)
+            del chunk, members  # before the next chunk is read
+        return type(parts[0]).cat(parts)
+
+    def _score_chunk(self, chunk: list[Any], members: Iterator[list[Tensor]]) -> list[ExampleScores]:
+        pools = [self.task.pool() for _ in chunk]
+        for member in members:
+            for pool in pools:
+                pool.add(member.pop(0))
+        scores = []
+        for batch in chunk:
+            pooled = self.task.calibrate(pools.pop(0).result(), self.temperatures.pooled)
+            scores.append(self.task.score(pooled, targets_of(batch)))
+        return scores
+
+    def predict_chunks(
+        self, batches: Iterable[Any], *, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[tuple[list[Any], Iterator[list[Tensor]]]]:
+        """Yield a few batches at a time, and for these each member's predictions, a tensor for each batch.
+
+        All members are loaded for each chunk in turn, so that batches are read only once. Batches of texts
+        may differ in length. The members of a chunk must be read before the next chunk.
+
+        Args:
+            batches: What the model takes; an iterator too.
+            chunk_bytes: A chunk ends with the batch at which its batches and one member's predictions for
+                them take so many bytes.
+        """
+        self._numbers()
+        waiting = iter(batches)
+        any_yet = False
+        while True:
+            predict = self._predictor(0)
+            chunk: list[Any] = []
+            first: list[Tensor] = []
+            taken = 0
+            for batch in waiting:
+                chunk.append(batch)
+                first.append(predict(batch))
+                taken += _bytes_of(batch) + first[-1].nbytes
+                if taken >= chunk_bytes:
+                    break
+            if not chunk:
+                break
+            any_yet = True
+            members = self._members_for(chunk, first)
+            del first, predict  # which the chunk's reader would otherwise keep alive
+            yield chunk, members
+        if not any_yet:
+            raise ValueError("predicting needs at least one batch, got none")
+
+    def _members_for(self, chunk: list[Any], first: list[Tensor]) -> Iterator[list[Tensor]]:
+        yield first
+        del first
+        for number in range(1, len(self)):
+            predict = self._predictor(number)
+            yield [predict(batch) for batch in chunk]
+
+    def _each(self, batches: Iterable[Any], keep: Callable[[Tensor, int], Tensor]) -> Iterator[Tensor]:
+        """Yield what is kept of each member's predictions.
+
+        Args:
+            batches: As of `predict_each`.
+            keep: Returns it of the predictions of a batch and the number of their first example.
+        """
         require_rereadable(batches, len(self))
         require_same_order(batches, len(self))
         examples = None
         for number in self._numbers():
             predict = self._predictor(number)
-            parts = [predict(batch) for batch in batches]
+            parts: list[Tensor] = []
+            done = 0
+            for batch in batches:
+                predictions = predict(batch)
+                parts.append(keep(predictions, done))
+                done += len(predictions)
             if not parts:
                 raise ValueError("predicting needs at least one batch, got none")
-            member = torch.cat(parts)
-            if len(member) != (examples := examples or len(member)):
+            if done != (examples := examples or done):
                 raise ValueError(
                     f"batches must give the same examples each time they are read, got {examples} and then "
-                    f"{len(member)} of them"
+                    f"{done} of them"
                 )
-            yield member
+            yield _put_together(parts)
 
     def save(self, folder: str | Path) -> None:
         """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""
@@ -368,10 +478,10 @@ class Ensemble:
             temperatures=saved.temperatures,
         )
 
-    def _pool(self, batches: Iterable[Any]) -> tuple[Tensor, torch.dtype]:
+    def _pool(self, members: Iterable[Tensor]) -> tuple[Tensor, torch.dtype]:
         """Return the pooled prediction before calibration, in the pool's precision, and the members' type."""
         pool = self.task.pool()
-        for member in self.predict_each(batches):
+        for member in members:
             pool.add(member)
         return pool.result(), member.dtype
 
@@ -403,6 +513,28 @@ class Ensemble:
         else:
             load_weights(self._module, self.members[index])
         return self._module
+
+
+def _put_together(parts: Sequence[Tensor]) -> Tensor:
+    for part in parts[1:]:
+        if part.shape[1:] != parts[0].shape[1:]:
+            raise ValueError(
+                f"batches must have predictions of one shape to be put together, got {list(parts[0].shape)} "
+                f"and {list(part.shape)}; predict batches one by one, or score them with evaluate()"
+            )
+    return torch.cat(list(parts))
+
+
+def _bytes_of(batch: Any) -> int:
+    """Return the bytes of the tensors in a batch."""
+    match batch:
+        case Tensor():
+            return batch.nbytes
+        case Mapping():
+            return sum(map(_bytes_of, batch.values()))
+        case tuple() | list():
+            return sum(map(_bytes_of, batch))
+    return 0
 
 
 def _name_of(build_model: Callable[[], nn.Module]) -> str | None:

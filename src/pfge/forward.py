@@ -121,6 +121,16 @@ def require_same_order(batches: Iterable[Any], times: int) -> None:
         )
 
 
+def targets_of(batch: Any) -> Tensor:
+    """Return the targets of a batch: the second entry of a pair, or the `labels` of a dict."""
+    match batch:
+        case [_, Tensor() as targets, *_] | {"labels": Tensor() as targets}:
+            return targets
+    raise ValueError(
+        f"a batch must be inputs and targets, or a dict with labels, got {type(batch).__name__} without them"
+    )
+
+
 @contextmanager
 def keep_modes(model: nn.Module) -> Iterator[None]:
     """Let every part of a model be in training or evaluation mode afterwards as it was before."""

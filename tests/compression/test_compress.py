@@ -191,7 +191,7 @@ def test_that_warning_says_how_the_bytes_compare() -> None:
         (
             MaxLoss(nll_increase=0.1),
             {"validation": [VALIDATION[0][0]]},
-            "nll_increase needs validation batches of inputs and targets, got Tensor",
+            "a batch must be inputs and targets, or a dict with labels, got Tensor without them",
         ),
     ],
 )

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pfge.ensemble import Ensemble
+from pfge.forward import targets_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Judge:
     def __init__(self, original: Ensemble, batches: Iterable[Any], *, with_targets: bool):
         self._task = original.task
         self._batches = batches
-        self._targets = torch.cat([_targets_of(batch) for batch in batches]) if with_targets else None
+        self._targets = torch.cat([targets_of(batch).cpu() for batch in batches]) if with_targets else None
         self._expected = original.predict_batches(batches).cpu()
 
     def measure(self, compressed: Ensemble) -> Quality:
@@ -52,12 +52,3 @@ class Judge:
         nll = self._task.metric("nll").compute
         before, after = (nll(self._task.score(p, self._targets)) for p in (self._expected, found))
         return Quality(kl, after - before)
-
-
-def _targets_of(batch: Any) -> Tensor:
-    match batch:
-        case [_, Tensor() as targets, *_]:
-            return targets.cpu()
-    raise ValueError(
-        f"nll_increase needs validation batches of inputs and targets, got {type(batch).__name__}"
-    )

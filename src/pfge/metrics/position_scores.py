@@ -14,7 +14,7 @@ from pfge.metrics.example_scores import ExampleScores
 from pfge.metrics.reliability import Reliability
 
 BINS = 15
-_SCORED_AT_ONCE = 1 << 21
+_SCORED_AT_ONCE = 1 << 19
 """Probabilities that are looked at together, which bounds the memory of scoring."""
 
 
