@@ -45,3 +45,12 @@ def test_an_epoch_has_the_iterations_that_training_gives_it(capsys: pytest.Captu
     assert order.per_epoch == 390  # of 390.6
     epochs = int(PLAN[PLAN.index("--epochs") + 1])
     assert f"Each run has {epochs * order.per_epoch:,} iterations." in capsys.readouterr().out
+
+
+def test_a_name_that_imagenet_has_too_is_explained(capsys: Captured) -> None:
+    arguments = ["plan", "--classes", "10", "--epochs", "40", "--memory", "90MB", "--model"]
+    note = "resnet50 is the network for CIFAR of that name; ImageNet's is torchvision:resnet50"
+    assert main([*arguments, "resnet50"]) == 0
+    assert note in capsys.readouterr().out.splitlines()
+    assert main([*arguments, "resnet20"]) == 0
+    assert "ImageNet" not in capsys.readouterr().out

@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the plans."""
     from pfge.cli.tables import print_plans
+    from pfge.lab.models.registry import note_on
     from pfge.lab.planner import describe_layout, find_plans
     from pfge.weights import count_bytes
 
@@ -64,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
     plans = find_plans(options.memory, layout, _setting(options))
     title = f"{options.model}, {count_bytes(layout):,} bytes per model; {options.memory:,} bytes at test time"
     print_plans(plans, title)
+    if note := note_on(options.model):
+        print(note)
     return 0
 
 

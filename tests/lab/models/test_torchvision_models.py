@@ -108,9 +108,35 @@ def test_weights_that_do_not_exist_are_answered_with_those_that_do() -> None:
 
 
 @needs_torchvision
-def test_weights_for_another_number_of_classes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"IMAGENET1K_V1 .* 1000 classes, got 10; use data of 1000"):
-        build_model("torchvision:resnet50", classes=10, weights="IMAGENET1K_V1")
+def test_weights_for_another_number_of_classes_are_used_without_their_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    published = build_model("torchvision:squeezenet1_1", classes=1000).state_dict()
+    torch.save(published, tmp_path / "checkpoints" / "squeezenet1_1-b8a52dc0.pth")
+    message = (
+        r"IMAGENET1K_V1 of torchvision:squeezenet1_1 has 1000 classes and the model 7: classifier.1.weight, "
+    )
+    with pytest.warns(UserWarning, match=message):
+        model = build_model("torchvision:squeezenet1_1", classes=7, weights="IMAGENET1K_V1")
+    loaded = model.state_dict()
+    assert loaded["classifier.1.weight"].shape == (7, 512, 1, 1)
+    others = [name for name in published if not name.startswith("classifier.1.")]
+    assert len(others) == len(published) - 2
+    assert all(torch.equal(loaded[name], published[name]) for name in others)
+
+
+@needs_torchvision
+def test_trained_weights_that_differ_in_more_than_the_head_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    published = build_model("torchvision:squeezenet1_0", classes=1000).state_dict()
+    torch.save(published, tmp_path / "checkpoints" / "squeezenet1_1-b8a52dc0.pth")
+    with pytest.raises(ValueError, match="could not be loaded"):
+        build_model("torchvision:squeezenet1_1", classes=7, weights="IMAGENET1K_V1")
 
 
 @needs_torchvision
@@ -174,3 +200,30 @@ def test_only_models_that_timm_has_itself_are_built(name: str, monkeypatch: pyte
 def test_an_option_timm_does_not_take_is_named() -> None:
     with torch.device("meta"), pytest.raises(ValueError, match=r"timm:resnet18 does not take .*'depth'"):
         build_model("timm:resnet18", classes=10, depth=5)
+
+
+@needs_timm
+def test_timms_weights_for_another_number_of_classes_are_used_without_their_head(tmp_path: Path) -> None:
+    published = build_model("timm:test_resnet", classes=1000).state_dict()
+    torch.save(published, tmp_path / "trained.pth")
+    with pytest.warns(
+        UserWarning, match=r"timm:test_resnet has 1000 classes and the model 7: fc\.\* are left"
+    ):
+        model = build_model(
+            "timm:test_resnet",
+            classes=7,
+            pretrained=True,
+            pretrained_cfg_overlay={"file": str(tmp_path / "trained.pth")},
+        )
+    loaded = model.state_dict()
+    assert loaded["fc.weight"].shape[0] == 7
+    assert all(torch.equal(loaded[name], published[name]) for name in published if not name.startswith("fc."))
+
+
+@needs_timm
+def test_a_checkpoint_of_another_head_is_referred_to_the_setting_that_takes_it(tmp_path: Path) -> None:
+    torch.save(build_model("timm:test_resnet", classes=1000).state_dict(), tmp_path / "trained.pth")
+    with pytest.raises(
+        ValueError, match=r"trained.pth does not fit timm:test_resnet of 7 classes; .*pretrain.weights"
+    ):
+        build_model("timm:test_resnet", classes=7, checkpoint_path=str(tmp_path / "trained.pth"))

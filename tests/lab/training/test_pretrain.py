@@ -122,6 +122,37 @@ def test_a_file_needs_neither_training_nor_options(tmp_path: Path) -> None:
     assert_same_weights(w0_of(tmp_path / "run"), view_weights(make_flat(10, value=0.25)))
 
 
+def make_two_layers(classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, classes))
+
+
+TWO_LAYERS = "model.name=tests.lab.training.test_pretrain:make_two_layers"
+
+
+def test_a_file_of_another_number_of_classes_is_trained_with_a_new_head(tmp_path: Path) -> None:
+    file = tmp_path / "mine.safetensors"
+    trained = view_weights(make_two_layers(1000))
+    write_tensors(file, trained)
+    message = "mine.safetensors has 1000 classes and the model 10: 3.weight, 3.bias are left out"
+    experiment = tiny(TWO_LAYERS, f"pretrain.weights={file}", "pretrain.rate=0", "pretrain.weight_decay=0")
+    with counted_steps() as steps, pytest.warns(UserWarning, match=message):
+        find(experiment, tmp_path / "run")
+    assert steps == [PRETRAINING]
+    w0 = w0_of(tmp_path / "run")
+    assert torch.equal(w0["1.weight"], trained["1.weight"])  # at rate 0 nothing moves
+    assert w0["3.weight"].shape == (10, 5)
+
+
+def test_a_new_head_without_training_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.safetensors"
+    write_tensors(file, view_weights(make_two_layers(1000)))
+    with (
+        pytest.warns(UserWarning, match="1000 classes"),
+        pytest.raises(ConfigError, match=r"set pretrain.epochs above 0 to train it"),
+    ):
+        find(tiny(TWO_LAYERS, f"pretrain.weights={file}", "pretrain.epochs=0"), tmp_path / "run")
+
+
 # What it is worth
 
 

@@ -117,7 +117,9 @@ class TaskSettings:
 class PretrainSettings:
     """Where w0 comes from: a file, or a model as it is built, trained by the paper's recipe of SGD."""
 
-    weights: str = ""  # a checkpoint of your own; "" builds a model
+    weights: str = (
+        ""  # a checkpoint of your own, not trained further unless its head does not fit; "" builds a model
+    )
     options: dict[str, Any] = field(default_factory=dict)  # for building that model alone, as trained weights
     epochs: float = 20.0  # 0 takes the model as it is built
     optimizer: str = "sgd"  # or adamw, or a function of your own, package.module:name

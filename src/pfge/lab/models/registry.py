@@ -42,6 +42,8 @@ FAMILIES = (
     Family(r"preresnet([1-9]\d*)", 9, 2, PreResNet),
     Family(r"wideresnet([1-9]\d*)-([1-9]\d*)", 6, 4, WideResNet),
 )
+NAMESAKES = ("resnet50", "resnet152", "vgg16")
+"""Names of networks for 32 x 32 pixels that ImageNet's, which are many times as large, have as well."""
 EXAMPLES = (*FIXED, "resnet20", "resnet32", "resnet44", "resnet56", "preresnet164", "wideresnet28-10")
 
 
@@ -95,6 +97,13 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
             f"{name} must return a torch.nn.Module, got {type(model).__name__}; return the model"
         )
     return model
+
+
+def note_on(name: str) -> str | None:
+    """Return what a user should know of a name that is better known for another network."""
+    if name not in NAMESAKES:
+        return None
+    return f"{name} is the network for CIFAR of that name; ImageNet's is torchvision:{name}"
 
 
 def is_own_function(name: str) -> bool:

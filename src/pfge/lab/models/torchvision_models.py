@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import pickle
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -10,9 +11,13 @@ from typing import Any
 from urllib.parse import urlparse
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from pfge.lab.models.new_head import describe_new_head, other_head
 
 DETECTION_OPERATORS = ("nms", "qnms")
+SCALE_INPUTS = ("googlenet", "inception_v3")
+"""Architectures whose trained weights expect inputs in another range, which they change themselves."""
 DETECTION_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
@@ -30,6 +35,8 @@ def build_torchvision(
     architecture: str, *, classes: int, channels: int = 3, weights: str | None = None, **options: object
 ) -> nn.Module:
     """Build one of torchvision's classification models, untrained unless weights are named.
+
+    Weights of another number of classes are used without their head, with a warning.
 
     Args:
         architecture: Its name in torchvision, such as "resnet50".
@@ -50,9 +57,17 @@ def build_torchvision(
     names = models.list_models(module=models)
     if architecture not in names:
         raise _unknown_name(architecture, "torchvision", names)
-    trained = None if weights is None else _find_weights(models, architecture, weights, classes)
+    trained = None if weights is None else _find_weights(models, architecture, weights)
+    has_other_head = trained is not None and len(trained.meta["categories"]) != classes
+    if has_other_head and architecture in SCALE_INPUTS:
+        options = {"transform_input": True} | options
     try:
-        model: nn.Module = models.get_model(architecture, weights=trained, num_classes=classes, **options)
+        model: nn.Module = models.get_model(
+            architecture, weights=None if has_other_head else trained, num_classes=classes, **options
+        )
+        if trained is not None and has_other_head:
+            found = trained.get_state_dict(progress=True, check_hash=True)
+            _load_without_head(model, found, f"{weights} of torchvision:{architecture}", classes)
     except TypeError as error:
         raise ValueError(
             f"torchvision:{architecture} does not take the options {options}: {error}; correct them"
@@ -70,6 +85,8 @@ def build_torchvision(
 
 def build_timm(architecture: str, *, classes: int, channels: int = 3, **options: object) -> nn.Module:
     """Build one of timm's models, untrained unless the options ask for `pretrained` weights.
+
+    timm leaves out a head of another number of classes; a warning says so.
 
     Raises:
         ValueError: An argument does not fit the model, or the trained weights cannot be loaded.
@@ -89,7 +106,23 @@ def build_timm(architecture: str, *, classes: int, channels: int = 3, **options:
             f"the weights of timm:{architecture} could not be loaded with the options {options} ({error}); "
             "download them elsewhere and give checkpoint_path=FILE in place of pretrained"
         ) from error
+    except RuntimeError as error:
+        if "checkpoint_path" not in options:
+            raise
+        raise ValueError(
+            f"{options['checkpoint_path']} does not fit timm:{architecture} of {classes} classes; give it as "
+            "pretrain.weights in place of checkpoint_path, which leaves out a head of another number"
+        ) from error
+    trained = getattr(model, "pretrained_cfg", {}).get("num_classes", classes)
+    if options.get("pretrained") and trained != classes:
+        head = [f"{name}.*" for name in _classifiers(model)]
+        warnings.warn(describe_new_head(f"timm:{architecture}", head, trained, classes), stacklevel=3)
     return model
+
+
+def _classifiers(model: nn.Module) -> list[str]:
+    names = getattr(model, "pretrained_cfg", {}).get("classifier", "its head")
+    return [names] if isinstance(names, str) else list(names)
 
 
 def _import_package(package: str) -> ModuleType:
@@ -107,19 +140,21 @@ def _declare_missing_detection_operators() -> None:
             torch.library.define(f"torchvision::{operator}", DETECTION_SCHEMA)
 
 
-def _find_weights(models: ModuleType, architecture: str, weights: str, classes: int) -> Any:
+def _find_weights(models: ModuleType, architecture: str, weights: str) -> Any:
     known = models.get_model_weights(architecture).__members__
     if weights not in known:
         raise ValueError(
             f"torchvision:{architecture} has no weights {weights!r}; choose from {', '.join(known)}"
         )
-    trained_classes = len(known[weights].meta["categories"])
-    if classes != trained_classes:
-        raise ValueError(
-            f"the weights {weights} of torchvision:{architecture} have {trained_classes} classes, "
-            f"got {classes}; use data of {trained_classes} classes or leave the weights out"
-        )
     return known[weights]
+
+
+def _load_without_head(model: nn.Module, found: dict[str, Tensor], source: str, classes: int) -> None:
+    head = other_head(found, model.state_dict(), classes)
+    if head:
+        warnings.warn(describe_new_head(source, head, len(found[head[0]]), classes), stacklevel=4)
+    # Raises unless everything else fits.
+    model.load_state_dict({name: model.state_dict()[name] if name in head else found[name] for name in found})
 
 
 def _unknown_name(architecture: str, package: str, names: Iterable[str]) -> ValueError:

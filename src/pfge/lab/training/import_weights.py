@@ -1,12 +1,14 @@
 """Read a user's checkpoint as start weights, without executing code, and match it to the model by name."""
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pfge.lab.models.new_head import describe_new_head, other_head
 from pfge.storage.files import StorageError, read_tensors
 from pfge.weights import Weights, load_weights, view_weights
 
@@ -14,17 +16,30 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".th", ".ckpt", ".bin")
 WRAPPED_UNDER = ("state_dict", "model")
 
 
-def load_start_weights(model: nn.Module, path: Path) -> None:
-    """Fill a model from a checkpoint file.
+def load_start_weights(model: nn.Module, path: Path, classes: int | None = None) -> list[str]:
+    """Fill a model from a checkpoint file, and return the names of tensors that were left out.
+
+    These are a head of another number of classes than the model's; a warning names them. Everything else
+    must fit.
 
     Plain state dicts, and those under `state_dict` or `model`, are understood; the prefixes of DDP and
     torch.compile are removed; old checkpoints may lack BatchNorm's batch counters.
+
+    Args:
+        model: What to fill.
+        path: The file.
+        classes: How many the model has; None if it has none, so that nothing is left out.
 
     Raises:
         StorageError: The file cannot be read or does not fit; the message lists names.
     """
     weights = read_start_weights(path)
     live = view_weights(model)
+    head = other_head(weights, live, classes) if classes else []
+    if head:
+        trained = len(weights[head[0]])
+        weights |= {name: live[name] for name in head}
+        warnings.warn(describe_new_head(str(path), head, trained, classes or 0), stacklevel=2)
     for name, tensor in live.items():
         if name.endswith(".num_batches_tracked"):
             weights.setdefault(name, torch.zeros_like(tensor))
@@ -35,6 +50,7 @@ def load_start_weights(model: nn.Module, path: Path) -> None:
         load_weights(model, weights)
     except ValueError as error:
         raise StorageError(f"{path} does not fit the model: {error}") from None
+    return head
 
 
 def read_start_weights(path: Path) -> Weights:

@@ -80,7 +80,10 @@ def _make_w0(session: Session, seed: int, number: int) -> nn.Module:
     recipe = session.experiment.pretrain
     if recipe.weights:
         model = session.build_seeded_model(seed)
-        load_start_weights(model, Path(recipe.weights).expanduser())
+        classes = len(session.splits.train.class_names)
+        head = load_start_weights(model, Path(recipe.weights).expanduser(), classes)
+        if head:
+            _train_new_head(session, seed, model)
         return model
     own_seed = seed if number == 1 else derive_seed(seed, "deep ensemble", number)
     model = session.build_seeded_model(own_seed, **recipe.options)
@@ -93,6 +96,15 @@ def _make_w0(session: Session, seed: int, number: int) -> nn.Module:
             session, own_seed, model, session.folder.of_seed(seed) / checkpoint, f"seed {seed}: find {name}"
         )
     return model
+
+
+def _train_new_head(session: Session, seed: int, model: nn.Module) -> None:
+    if not session.experiment.pretrain.epochs:
+        raise ConfigError(
+            "pretrain.weights have a head of another number of classes, and the model's own is untrained; "
+            "set pretrain.epochs above 0 to train it"
+        )
+    _train(session, seed, model, session.folder.of_seed(seed) / CHECKPOINT, f"seed {seed}: find w0")
 
 
 def _check_that_members_can_start_there(session: Session, model: nn.Module) -> None:
