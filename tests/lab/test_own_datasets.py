@@ -51,7 +51,10 @@ def test_the_commands_take_such_a_run(whole: Path, capsys: pytest.CaptureFixture
     capsys.readouterr()
     for arguments, message in (
         (["evaluate", ensemble, "--corruptions", "noise"], "corrupting inputs needs pictures"),
-        (["predict", ensemble, "picture.png"], "pfge predict, which reads image files, needs pictures"),
+        (
+            ["predict", ensemble, "picture.png"],
+            "pfge predict reads pictures and arrays, but inputs of this data are dict",
+        ),
         (["export", ensemble, "model.onnx"], "export needs a model of one tensor"),
     ):
         assert main([*arguments, *settings]) == 2

@@ -74,9 +74,10 @@ class Session:
     @cached_property
     def outputs(self) -> int:
         """How many outputs the model has: one for each class or label, or what a regression needs."""
-        targets, names = self.splits.train.labels, self.splits.train.class_names
+        names = self.splits.train.class_names
         if names and not isinstance(self.task, Regression):
             return len(names)
+        _, targets = self._first_batch(1)
         numbers = targets.shape[1] if targets.ndim > 1 else 1
         return 2 * numbers if self.task == Regression(noise="predicted") else numbers
 

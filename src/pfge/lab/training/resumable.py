@@ -72,7 +72,15 @@ def train_resumable(
 
     def loss(_: nn.Module, batch: Batch) -> Tensor:
         torch.manual_seed(derive_seed(seed, "forward", trajectory.iteration + 1, process))
-        return task.loss(call_model(model, batch), batch[1])
+        outputs = call_model(model, batch)
+        try:
+            return task.loss(outputs, batch[1])
+        except IndexError as error:
+            raise ValueError(
+                f"targets must be among the classes that the model has outputs for, got targets "
+                f"{list(batch[1].shape)} for outputs {list(outputs.shape)}: {error}; correct the targets, "
+                "or set ignore_index in task.options"
+            ) from None
 
     def save() -> None:
         nonlocal last_saved

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pfge.lab.data.datasets.part import DatasetPart
 from pfge.lab.data.datasets.reader import Collate, Items
 from pfge.lab.data.splits import Splits
+from pfge.tasks import Task
+from pfge.tasks.manifest import DEFAULT_TASK
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +26,7 @@ class DatasetSplits:
             at random as they do there.
         classes: The names of the classes, or how many there are; 0 if the targets are not classes.
         collate: Makes inputs and targets of a batch from a list of items; torch's own function if None.
+        task: What outputs and targets mean; one class for each item if not given.
 
     Example:
         >>> import torch
@@ -40,6 +43,7 @@ class DatasetSplits:
     validation: Items | None = None
     classes: int | Sequence[str] = 0
     collate: Collate | None = None
+    task: Task = DEFAULT_TASK
 
     def opened(self, workers: int = 0) -> Splits:
         """Return the splits that the lab works with.
@@ -57,6 +61,6 @@ class DatasetSplits:
             for items, name in ((self.train, "training data"), (self.test, "test data"))
         )
         if self.validation is None:
-            return Splits(train, train.select([]), test)
+            return Splits(train, train.select([]), test, task=self.task)
         validation = DatasetPart.of_all(self.validation, "validation data", names, self.collate, workers)
-        return Splits(train, validation, test)
+        return Splits(train, validation, test, task=self.task)
