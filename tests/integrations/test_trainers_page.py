@@ -6,21 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import pytest
+import torch
 import transformers
 from accelerate import Accelerator
+from torch import distributed
 from torch.utils.data import DataLoader, TensorDataset
 
 import pfge
 from tests.integrations.adapters import StatefulLoader
 from tests.integrations.table import PAGE
 from tests.integrations.test_lightning import Classifier
+from tests.integrations.test_peft import make_lora, train
 from tests.integrations.test_transformers import Sentences, make_bert
+from tests.sharded_processes import loss_of, make_net
 from tests.toys import make_batch, make_mlp, make_sgd
 
 
 def run_block(title: str, **names: Any) -> dict[str, Any]:
     """Run the first program below a title of the page."""
-    section = PAGE.read_text().partition(f"## {title}\n")[2]
+    section = PAGE.read_text().partition(f"# {title}\n")[2]
     (code, *_) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     names["pfge"] = pfge
     exec(compile(code, PAGE.name, "exec"), names)
@@ -61,3 +66,25 @@ def test_the_program_for_accelerate_follows_the_loop() -> None:
         accelerator.backward(names["model"](inputs).square().mean())
         names["optimizer"].step()
     assert names["collect"].trajectory.iteration == 4
+
+
+def test_the_program_for_fsdp2_follows_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    names = run_block("FSDP2", torch=torch, model=make_net())
+    for number in range(200):
+        loss_of(names["model"], number).backward()
+        names["trajectory"].before_update()
+        names["optimizer"].step()
+        names["trajectory"].after_update()
+    assert len(pfge.Ensemble.load(tmp_path / "members", make_net)) == 1
+
+
+def test_the_program_for_adapters_saves_and_loads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, collector = make_lora(), pfge.FGE(1)
+    train(model, collector, 2)
+    names = run_block("Adapters (LoRA)", model=model, collector=collector, make_base=make_bert)
+    assert names["ensemble"].iterations == [1, 2]
