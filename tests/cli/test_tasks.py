@@ -208,3 +208,24 @@ def test_results_of_another_task_in_the_folder_are_one_line(
         f"line 1 of {folder / 'results.jsonl'} cannot be used: its task is MultiLabel(), and "
         "that of the file Regression(noise='predicted'); remove results.jsonl"
     )
+
+
+def test_masks_are_measured_in_every_command_that_scores(tmp_path: Path, capsys: Captured) -> None:
+    folder = tmp_path / "run"
+    settings = ("data.name=tests.lab.made_tasks:masks", "model.name=tests.lab.made_tasks:pixel_net")
+    run(tiny("ensemble.methods=['PFGE']", "pretrain.epochs=10", *settings), folder)
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    (row,) = [line for line in lines if line["method"] == "PFGE"]
+    assert main(["evaluate", pfge(folder), "--trust-code", "--against", pfge(folder)]) == 0
+    found = json.loads((Path(pfge(folder)) / "evaluation.json").read_text())["test"]
+    assert {name: found[name] for name in row["test"]} == pytest.approx(row["test"])
+    assert found["kl_from_other"] == pytest.approx(0, abs=1e-12)
+    assert found["nll_of_other"] == pytest.approx(row["test"]["nll"])
+    assert main(["formats", str(folder), "--trust-code"]) == 0
+    formats = [json.loads(line) for line in (folder / "formats.jsonl").read_text().splitlines()]
+    plain = {line["method"]: line for line in formats if line["format"] == "float32"}
+    assert plain["PFGE"]["test"] == pytest.approx({n: row["test"][n] for n in plain["PFGE"]["test"]})
+    assert plain["PFGE"]["kl"] == pytest.approx(0, abs=1e-12)
+    capsys.readouterr()
+    for command in (["diagnose", str(folder)], ["cascade", pfge(folder)], ["connect", str(folder)]):
+        assert "needs a task with one class for each example" in refused(capsys, [*command, "--trust-code"])

@@ -54,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.reports.tables.cascade import MeasuredWay
 
     session = open_session_of(options)
+    session.require_one_class("a cascade")
     validation = session.validation_for("fitting a cascade")
     ensemble = session.load_ensemble(options.ensemble)
     cascade = fit_cascade(

@@ -35,8 +35,10 @@ from pfge.lab.run.kept_data import keep_fingerprint, require_same_data
 from pfge.lab.run.loggers import Log, open_log
 from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, base_of
+from pfge.metrics.position_scores import PositionScores
 from pfge.storage.files import StorageError
 from pfge.tasks import Regression, Task
+from pfge.tasks.classification import require_classification
 from pfge.weights import Weights, count_bytes, view_weights
 
 
@@ -80,6 +82,24 @@ class Session:
         _, targets = self._first_batch(1)
         numbers = targets.shape[1] if targets.ndim > 1 else 1
         return 2 * numbers if self.task == Regression(noise="predicted") else numbers
+
+    @cached_property
+    def has_positions(self) -> bool:
+        """Whether an example has several predictions, as for its pixels or tokens."""
+        with torch.random.fork_rng(), torch.no_grad():
+            inputs, targets = self._first_batch(1)
+            outputs = self.engine.forward(self.build_model().eval(), (inputs,))
+            scores = self.task.score(self.task.predictions(outputs).cpu(), targets.cpu())
+        return isinstance(scores, PositionScores)
+
+    def require_one_class(self, what: str) -> None:
+        """Raise a ValueError unless each example has one class, which `what` needs."""
+        require_classification(self.task, what)
+        if self.has_positions:
+            raise ValueError(
+                f"{what} needs one class for each example, and {self.experiment.data.name} has one for each "
+                "position"
+            )
 
     def build_model(self, **options: Any) -> nn.Module:
         """Return a new model; its initial weights depend on the caller's random state.

@@ -1,8 +1,6 @@
 """Measure an ensemble on a data set: pooled, each member alone, and as it grows."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,38 +8,11 @@ from torch import Tensor
 from pfge.calibration import Calibration
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images
+from pfge.lab.evaluation.evaluations import Evaluation, PooledEvaluation
+from pfge.lab.evaluation.in_chunks import Fitted, evaluate_in_chunks, fit_in_chunks
 from pfge.lab.evaluation.pooled_members import PooledMembers
 from pfge.lab.session import Session
 from pfge.metrics.example_scores import ExampleScores
-
-
-@dataclass(frozen=True)
-class PooledEvaluation:
-    """The results of several pooled members on one part of the data.
-
-    Attributes:
-        predictions: Pooled, in the precision of the pool.
-        at_temperatures: Those of members each at its own temperature.
-        scores: Of each example.
-        metrics: All of the task's, and how much the members differ.
-    """
-
-    predictions: Tensor
-    at_temperatures: Tensor
-    scores: ExampleScores
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The results of an ensemble on one part of the data."""
-
-    targets: Tensor
-    pooled: PooledEvaluation
-    last: PooledEvaluation | None
-    members: list[dict[str, float]]
-    growing: list[dict[str, float]]
-    member_temperatures: list[Calibration]
 
 
 def predict(session: Session, ensemble: Ensemble, data: Images, name: str) -> Iterator[Tensor]:
@@ -67,10 +38,54 @@ def predict(session: Session, ensemble: Ensemble, data: Images, name: str) -> It
 
 
 def evaluate_on(
-    session: Session, ensemble: Ensemble, data: Images, name: str, **options: Any
-) -> "Evaluation":
-    """Return the results of an ensemble on a part of the data; the options are those of `evaluate`."""
-    return evaluate(ensemble, predict(session, ensemble, data, name), data.labels.cpu(), **options)
+    session: Session,
+    ensemble: Ensemble,
+    data: Images,
+    name: str,
+    *,
+    last: int | None = None,
+    fit_temperatures: bool = False,
+    after: Evaluation | None = None,
+) -> Evaluation:
+    """Return the results of an ensemble on a part of the data, and show progress.
+
+    Predictions for the positions of an example are too large to keep, so that then scores are. Every process
+    evaluates all of them.
+
+    Args:
+        session: The experiment.
+        ensemble: What to measure, on the engine's device.
+        data: The examples.
+        name: What to call this work where progress is shown.
+        last: How many of the last members are also pooled by themselves.
+        fit_temperatures: Find the temperatures on these examples.
+        after: The evaluation of other examples, whose temperatures are taken.
+    """
+    if not session.has_positions:
+        predictions = predict(session, ensemble, data, name)
+        temperatures = after.member_temperatures if after else None
+        return evaluate(
+            ensemble,
+            predictions,
+            data.labels.cpu(),
+            last=last,
+            member_temperatures=temperatures,
+            fit_temperatures=fit_temperatures,
+        )
+    fitted = None
+    if fit_temperatures:
+        fitted = fit_in_chunks(ensemble, session.in_batches(data), data.labels.cpu(), last)
+    elif after:
+        of_last = after.last.fit() if after.last else 1.0
+        fitted = Fitted(after.member_temperatures, after.pooled.fit(), of_last)
+    with session.reporter.task(name, len(data)) as advance:
+        return evaluate_in_chunks(
+            ensemble,
+            session.in_batches(data),
+            last=last,
+            fitted=fitted,
+            on_examples=lambda done: advance(done, ""),
+        )
 
 
 def evaluate(
@@ -95,6 +110,14 @@ def evaluate(
         fit_temperatures: Find them on these predictions instead.
     """
     task = ensemble.task
+
+    def put_together(
+        pool: PooledMembers, scores: ExampleScores, metrics: dict[str, float]
+    ) -> PooledEvaluation:
+        return PooledEvaluation(
+            task, targets, pool.predictions, pool.at_temperatures, scores, metrics | pool.differences()
+        )
+
     pooled, pooled_last = PooledMembers(task, ensemble.temperatures.pooled), PooledMembers(task)
     temperatures = list(member_temperatures or [])
     members, growing = [], []
@@ -110,15 +133,5 @@ def evaluate(
     of_last = None
     if last:
         scores_of_last = task.score(pooled_last.predictions, targets)
-        of_last = _put_together(pooled_last, scores_of_last, task.summarize(scores_of_last))
-    return Evaluation(
-        targets, _put_together(pooled, scores, growing[-1]), of_last, members, growing, temperatures
-    )
-
-
-def _put_together(
-    members: PooledMembers, scores: ExampleScores, metrics: dict[str, float]
-) -> PooledEvaluation:
-    return PooledEvaluation(
-        members.predictions, members.at_temperatures, scores, metrics | members.differences()
-    )
+        of_last = put_together(pooled_last, scores_of_last, task.summarize(scores_of_last))
+    return Evaluation(put_together(pooled, scores, growing[-1]), of_last, members, growing, temperatures)

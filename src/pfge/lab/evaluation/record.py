@@ -7,7 +7,8 @@ from torch import Tensor
 
 from pfge.collectors import Collector
 from pfge.ensemble import Ensemble
-from pfge.lab.evaluation.evaluate import Evaluation, PooledEvaluation, evaluate_on
+from pfge.lab.evaluation.evaluate import evaluate_on
+from pfge.lab.evaluation.evaluations import Evaluation, PooledScores
 from pfge.lab.run.member_store import MemberStore
 from pfge.lab.run.result_lines import append_row, require_rows
 from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, ComparisonRow
@@ -121,7 +122,7 @@ def record_ensemble(
         return
 
     def record(
-        name: str, pools: Mapping[str, PooledEvaluation], members: int, of_members: Mapping[str, OfMembers]
+        name: str, pools: Mapping[str, PooledScores], members: int, of_members: Mapping[str, OfMembers]
     ) -> None:
         measured, scores = _measure(session.task, found, pools, members)
         path = session.folder.scores(seed, name)
@@ -166,7 +167,6 @@ def _evaluate(
     """Return what was found on each part of the data; temperatures are validation's on the others too."""
     parts = session.splits.for_evaluation()
     found: dict[str, Evaluation] = {}
-    temperatures = None
     for part in sorted(parts, key=lambda part: part != "validation"):
         found[part] = evaluate_on(
             session,
@@ -174,15 +174,14 @@ def _evaluate(
             parts[part],
             f"seed {seed}: {method} on {part}",
             last=last,
-            member_temperatures=temperatures,
             fit_temperatures=part == "validation",
+            after=found.get("validation"),
         )
-        temperatures = found[part].member_temperatures
     return {part: found[part] for part in parts}
 
 
 def _measure(
-    task: Task, found: Mapping[str, Evaluation], pools: Mapping[str, PooledEvaluation], members: int
+    task: Task, found: Mapping[str, Evaluation], pools: Mapping[str, PooledScores], members: int
 ) -> tuple[_Measured, dict[str, Tensor]]:
     """Return a row's metrics on each part, as predicted and at temperatures, and each example's scores."""
     metrics = {part: pooled.metrics for part, pooled in pools.items()}
@@ -191,14 +190,13 @@ def _measure(
         scores |= _by_name(pooled.scores, part)
     if "validation" not in pools:
         return _Measured(metrics), scores
-    targets = {part: found[part].targets for part in pools}
-    temperature = task.fit_calibration(pools["validation"].predictions, targets["validation"])
+    temperature = pools["validation"].fit()
     calibrated, of_members = {}, {}
     for part, pooled in pools.items():
-        of_part = task.score(task.calibrate(pooled.predictions, temperature), targets[part])
+        of_part = pooled.at(temperature)
         calibrated[part] = task.summarize(of_part)
         scores |= _by_name(of_part, f"{part}.calibrated")
-        of_members[part] = task.summarize(task.score(pooled.at_temperatures, targets[part]))
+        of_members[part] = task.summarize(pooled.at_member_temperatures())
     temperatures = found["validation"].member_temperatures[-members:]
     measured = _Measured(
         metrics, AtTemperature(temperature, calibrated), AtMemberTemperatures(temperatures, of_members)

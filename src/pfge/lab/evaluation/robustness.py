@@ -7,13 +7,14 @@ from pfge.ensemble import Ensemble
 from pfge.lab.data import DataError, Images, Splits, evaluation_batches, load_data, take
 from pfge.lab.evaluation.corrupted_images import corrupted
 from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
-from pfge.lab.evaluation.evaluate import predict
+from pfge.lab.evaluation.evaluate import evaluate_on, predict
+from pfge.lab.evaluation.in_chunks import compare_in_chunks
 from pfge.lab.evaluation.ood import ood_metrics, ood_scores
 from pfge.lab.evaluation.pooled_members import PooledMembers
 from pfge.lab.run.results import CorruptedInputs, EnsembleEvaluation, Separation, UnknownInputs
 from pfge.lab.session import Session
 from pfge.metrics.example_scores import ExampleScores
-from pfge.tasks.classification import require_classification
+from pfge.tasks import Task
 
 
 def assess(
@@ -41,11 +42,17 @@ def assess(
     if names:
         session.splits.normalization_for("corrupting inputs")
     if ood:
-        require_classification(session.task, "telling unknown inputs apart")
+        session.require_one_class("telling unknown inputs apart")
     unknown = {name: _load_unknown(session, name) for name in ood}  # errors before any long work
     test = session.splits.test
-    known = _pool(session, ensemble, test, "test")
-    scores = session.task.score(known.predictions, test.labels.cpu())
+    if session.has_positions:
+        found = evaluate_on(session, ensemble, test, "test").pooled
+        scores, metrics = found.scores, found.metrics
+        unlike = _differences_in_chunks(session, ensemble, against)
+    else:
+        known = _pool(session, ensemble, test, "test")
+        scores = session.task.score(known.predictions, test.labels.cpu())
+        metrics, unlike = _metrics(session, known, scores), _differences(session, known, against)
     return EnsembleEvaluation(
         task=session.task,
         method=ensemble.method,
@@ -56,7 +63,7 @@ def assess(
         member_temperatures=ensemble.temperatures.members,
         data=session.experiment.data.name,
         images=len(test),
-        test=_metrics(session, known, scores) | _differences(session, known, against),
+        test=metrics | unlike,
         reliability=scores.reliability().to_dict() if hasattr(scores, "reliability") else {},
         ood={name: _tell_apart(session, ensemble, known, name, data) for name, data in unknown.items()},
         corruptions={
@@ -89,10 +96,21 @@ def _differences(session: Session, pooled: PooledMembers, against: Ensemble | No
     task, test = session.task, session.splits.test
     other = _pool(session, against, test, "test, the other ensemble").predictions
     scores = task.score(other, test.labels.cpu())
-    return {
-        "kl_from_other": task.divergence(other, pooled.predictions),
-        **{f"{m.name}_of_other": m.compute(scores) for m in task.metrics if m.is_main and m.score},
-    }
+    return _of_other(task, scores, task.divergence(other, pooled.predictions))
+
+
+def _differences_in_chunks(
+    session: Session, ensemble: Ensemble, against: Ensemble | None
+) -> dict[str, float]:
+    if against is None:
+        return {}
+    _, scores, kl = compare_in_chunks(ensemble, against, session.in_batches(session.splits.test))
+    return _of_other(session.task, scores, kl)
+
+
+def _of_other(task: Task, scores: ExampleScores, kl: float) -> dict[str, float]:
+    compared = {m.name: m.compute(scores) for m in task.metrics if m.is_main and m.score}
+    return {"kl_from_other": kl, **{f"{name}_of_other": value for name, value in compared.items()}}
 
 
 def _load_unknown(session: Session, name: str) -> Images:
@@ -118,6 +136,10 @@ def _tell_apart(
 
 def _corrupt(session: Session, ensemble: Ensemble, name: str, strength: int, seed: int) -> CorruptedInputs:
     data = corrupted(session.splits.test, name, strength, seed)
+    if session.has_positions:
+        return CorruptedInputs(
+            strength, evaluate_on(session, ensemble, data, f"{name} {strength}").pooled.metrics
+        )
     pooled = _pool(session, ensemble, data, f"{name} {strength}")
     scores = session.task.score(pooled.predictions, data.labels.cpu())
     return CorruptedInputs(strength, _metrics(session, pooled, scores))

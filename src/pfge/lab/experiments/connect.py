@@ -22,7 +22,6 @@ from pfge.methods import METHODS, find_reference, reference_first
 from pfge.storage.checkpoint import save_checkpoint
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
-from pfge.tasks.classification import require_classification
 from pfge.weights import Weights, load_weights, trained_names, view_weights
 
 
@@ -65,7 +64,7 @@ def connect(
         choice_seed: Decides which pairs those are.
     """
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
-        require_classification(session.task, "the error along a curve")
+        session.require_one_class("the error along a curve")
         experiment = session.experiment
         _require_same_settings(session.folder, experiment.connect)
         # All are checked before the long work starts.

@@ -46,7 +46,7 @@ def diagnose(
     """
     methods = methods or [find_reference().name]
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
-        require_classification(session.task, "a diagnosis")
+        session.require_one_class("a diagnosis")
         wanted = [(seed, method) for seed in session.experiment.seeds for method in methods]
         there = [(s, m) for s, m in wanted if (session.folder.ensemble(s, m) / MANIFEST).exists()]
         if not there:

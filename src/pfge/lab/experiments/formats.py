@@ -8,16 +8,18 @@ from torch import Tensor
 
 from pfge.cascade.cascade import Cascade
 from pfge.cascade.fitting import fit_to_answers
-from pfge.compression.formats import formats_of
+from pfge.compression.formats import StorageFormat, formats_of
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Images
 from pfge.lab.evaluation.evaluate import predict
+from pfge.lab.evaluation.in_chunks import compare_in_chunks
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.result_lines import append_row, require_rows
 from pfge.lab.run.results import ComparisonRow, FormatRow, expected_rows
 from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, START, base_of, is_starred
+from pfge.metrics.example_scores import ExampleScores
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
 from pfge.tasks import Classification, Task
@@ -44,7 +46,7 @@ def measure_formats(
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
         # A file that cannot be continued is refused before the long work starts.
         require_rows(session.folder.formats, FormatRow, session.task)
-        if not isinstance(session.task, Classification):
+        if not _has_classes(session):
             reporter.say(f"no cascades: they stop at a confident class, and the task is {session.task}")
         elif not len(session.splits.validation):
             reporter.say(
@@ -89,9 +91,7 @@ def _open(session: Session, seed: int, method: str) -> Ensemble:
 
 def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemble) -> None:
     measured = {row.key for row in require_rows(session.folder.formats, FormatRow, session.task)}
-    cascades = (
-        len(ensemble) > 1 and len(session.splits.validation) and isinstance(session.task, Classification)
-    )
+    cascades = len(ensemble) > 1 and len(session.splits.validation) and _has_classes(session)
     kinds = (False, True) if cascades else (False,)
     formats = formats_of(len(ensemble))
     missing = {
@@ -103,32 +103,62 @@ def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemb
     expected: Tensor | None = None
     labels = session.splits.test.labels.cpu()
     for stored_as in formats:
-        if expected is not None and not missing[stored_as]:
+        if (expected is not None or session.has_positions) and not missing[stored_as]:
             continue
         stored = stored_as.store(ensemble)
         name = f"seed {seed}: {method}, {stored_as.name}"
+        if session.has_positions:
+            scores, _, kl = compare_in_chunks(stored, ensemble, session.in_batches(session.splits.test))
+            asked = torch.full((len(labels),), len(stored))
+            append_row(
+                session.folder.formats,
+                _row(session, seed, method, stored_as, stored, None, asked, kl, scores),
+            )
+            continue
         answers = _answers(session, stored, session.splits.test, f"{name}, test")
         if expected is None:  # members as they are come first
             expected = _pool(session.task, answers)
         for kind in missing[stored_as]:
             cascade = _fit(session, stored, f"{name}, validation") if kind else None
             predictions, asked = _predict(session.task, answers, cascade)
-            row = FormatRow(
-                seed=seed,
-                method=method,
-                task=session.task,
-                format=stored_as.name,
-                cascade=kind,
-                members=len(stored),
-                bytes=stored.nbytes,
-                file_bytes=stored.file_bytes() + (cascade.file_bytes() if cascade else 0),
-                bytes_of_one=session.bytes_of_one,
-                mean_members=asked.double().mean().item(),
-                most_members=int(asked.max()),
-                kl=session.task.divergence(expected, predictions),
-                metrics={"test": session.task.summarize(session.task.score(predictions, labels))},
+            kl = session.task.divergence(expected, predictions)
+            scores = session.task.score(predictions, labels)
+            append_row(
+                session.folder.formats,
+                _row(session, seed, method, stored_as, stored, cascade, asked, kl, scores),
             )
-            append_row(session.folder.formats, row)
+
+
+def _has_classes(session: Session) -> bool:
+    return isinstance(session.task, Classification) and not session.has_positions
+
+
+def _row(
+    session: Session,
+    seed: int,
+    method: str,
+    stored_as: StorageFormat,
+    stored: Ensemble,
+    cascade: Cascade | None,
+    asked: Tensor,
+    kl: float,
+    scores: ExampleScores,
+) -> FormatRow:
+    return FormatRow(
+        seed=seed,
+        method=method,
+        task=session.task,
+        format=stored_as.name,
+        cascade=cascade is not None,
+        members=len(stored),
+        bytes=stored.nbytes,
+        file_bytes=stored.file_bytes() + (cascade.file_bytes() if cascade else 0),
+        bytes_of_one=session.bytes_of_one,
+        mean_members=asked.double().mean().item(),
+        most_members=int(asked.max()),
+        kl=kl,
+        metrics={"test": session.task.summarize(scores)},
+    )
 
 
 def _predict(task: Task, answers: Tensor, cascade: Cascade | None) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,6 @@ from pfge.storage.checkpoint import load_checkpoint
 from pfge.storage.files import StorageError
 from pfge.storage.lazy_members import LazyMembers
 from pfge.storage.manifest import MANIFEST
-from pfge.tasks.classification import require_classification
 from pfge.weights import Weights, trained_names
 
 MARGIN = 0.25
@@ -56,7 +55,7 @@ def make_landscape(
     if grid < 2:
         raise ConfigError(f"grid must be at least 2 points on each side, got {grid}")
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
-        require_classification(session.task, "a landscape")
+        session.require_one_class("a landscape")
         seed = session.experiment.seeds[0] if seed is None else seed
         pfge = _members(session, seed, find_reference().name)
         if len(set(members)) != 3 or not all(1 <= number <= len(pfge) for number in members):

@@ -1,0 +1,135 @@
+"""Measured in chunks: the numbers of whole predictions, in memory that does not grow with the data."""
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pfge import Ensemble
+from pfge.lab.evaluation.evaluate import evaluate
+from pfge.lab.evaluation.evaluations import Evaluation, PooledScores
+from pfge.lab.evaluation.in_chunks import compare_in_chunks, evaluate_in_chunks, fit_in_chunks
+from pfge.tasks import Classification, MeanPool
+from pfge.weights import view_weights
+
+CLASSES, SIDE, BATCH = 3, 5, 4
+TASK = Classification(ignore_index=255)
+
+
+def pixel_net(classes: int = CLASSES) -> nn.Module:
+    return nn.Conv2d(1, classes, 1)
+
+
+def make_ensemble(count: int = 4, classes: int = CLASSES, task: Classification = TASK) -> Ensemble:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        members = [view_weights(pixel_net(classes)) for _ in range(count)]
+    return Ensemble(members, lambda: pixel_net(classes), task=task)
+
+
+def make_batches(examples: int = 10) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(examples, 1, SIDE, SIDE, generator=generator)
+    # Mostly what the members say together, so that a temperature can be fitted.
+    likely = make_ensemble().predict([inputs]).argmax(1)
+    targets = torch.where(torch.rand(likely.shape, generator=generator) < 0.3, 0, likely)
+    targets[:, 0] = 255
+    return list(zip(inputs.split(BATCH), targets.split(BATCH), strict=True))
+
+
+def targets_of(batches: list[tuple[Tensor, Tensor]]) -> Tensor:
+    return torch.cat([targets for _, targets in batches])
+
+
+def whole(ensemble: Ensemble, batches: list[tuple[Tensor, Tensor]], **options: Any) -> Evaluation:
+    return evaluate(ensemble, ensemble.predict_each(batches), targets_of(batches), **options)
+
+
+def metrics(found: PooledScores, temperature: Any) -> list[dict[str, float]]:
+    at = found.at(temperature), found.at_member_temperatures()
+    return [found.metrics, *(TASK.summarize(scores) for scores in at)]
+
+
+def test_chunks_give_the_numbers_of_whole_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    ensemble, batches = make_ensemble(), make_batches()
+    chunks = Ensemble.predict_chunks
+    monkeypatch.setattr(
+        Ensemble, "predict_chunks", lambda self, batches: chunks(self, batches, chunk_bytes=3000)
+    )
+    assert len(list(ensemble.predict_chunks(batches))) > 1
+    expected = whole(ensemble, batches, last=2, fit_temperatures=True)
+    fitted = fit_in_chunks(ensemble, batches, targets_of(batches), last=2)
+    done: list[int] = []
+    found = evaluate_in_chunks(ensemble, batches, last=2, fitted=fitted, on_examples=done.append)
+    assert done[-1] == 10
+    assert found.member_temperatures == pytest.approx(expected.member_temperatures, rel=1e-6)
+    assert found.members == [pytest.approx(member) for member in expected.members]
+    assert found.growing == [pytest.approx(member) for member in expected.growing]
+    assert expected.last is not None
+    assert found.last is not None
+    for ours, theirs in ((found.pooled, expected.pooled), (found.last, expected.last)):
+        assert ours.fit() == pytest.approx(theirs.fit(), rel=1e-6)
+        pairs = zip(metrics(ours, ours.fit()), metrics(theirs, theirs.fit()), strict=True)
+        assert all(one == pytest.approx(other, rel=1e-5) for one, other in pairs)
+        torch.testing.assert_close(ours.scores.tensors, theirs.scores.tensors)
+
+
+def test_scores_are_kept_at_one_temperature_only() -> None:
+    found = evaluate_in_chunks(make_ensemble(), make_batches()).pooled
+    with pytest.raises(ValueError, match=r"scores are kept at the temperature 1\.0, got 2\.0"):
+        found.at(2.0)
+
+
+def test_the_divergence_of_two_ensembles_is_that_of_whole_predictions() -> None:
+    ensemble, batches = make_ensemble(), make_batches()
+    other = ensemble.last(2)
+    scores, of_other, divergence = compare_in_chunks(other, ensemble, batches)
+    expected, predicted = (e.predict_batches(batches) for e in (ensemble, other))
+    assert divergence == pytest.approx(TASK.divergence(expected, predicted), rel=1e-5)
+    for found, predictions in ((scores, predicted), (of_other, expected)):
+        wanted = TASK.summarize(TASK.score(predictions, targets_of(batches)))
+        assert TASK.summarize(found) == pytest.approx(wanted, rel=1e-5)
+
+
+class MadeWhenRead:
+    """Batches of four pictures that exist only while they are used."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for number in range(self._count):
+            generator = torch.Generator().manual_seed(number)
+            inputs = torch.randn(4, 1, 64, 64, generator=generator)
+            yield inputs, torch.randint(CLASSES, (4, 64, 64), generator=generator)
+
+
+@pytest.mark.parametrize("count", [10, 40])
+def test_no_more_predictions_are_alive_with_more_data(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive = peak = 0
+
+    def note(made: Tensor) -> Tensor:
+        nonlocal alive, peak
+        alive += made.nbytes
+        peak = max(peak, alive)
+        weakref.finalize(made, forget, made.nbytes)
+        return made
+
+    def forget(size: int) -> None:
+        nonlocal alive
+        alive -= size
+
+    predictions, result = Classification.predictions, MeanPool.result
+    monkeypatch.setattr(Classification, "predictions", lambda self, outputs: note(predictions(self, outputs)))
+    monkeypatch.setattr(MeanPool, "result", lambda self: note(result(self)))
+    chunks = Ensemble.predict_chunks
+    one_batch = 4 * CLASSES * 64 * 64 * 4  # bytes of a member's predictions
+    monkeypatch.setattr(
+        Ensemble, "predict_chunks", lambda self, batches: chunks(self, batches, chunk_bytes=3 * one_batch)
+    )
+    evaluate_in_chunks(make_ensemble(), MadeWhenRead(count), last=2)
+    assert peak < 12 * one_batch
+    assert alive == 0
