@@ -368,3 +368,42 @@ def test_a_file_that_truly_cannot_be_written_ends_in_one_line_and_what_was_compu
     assert "File too large" in message
     assert main(arguments) == 0
     assert outcome(tmp_path / "out") == undisturbed[0]
+
+
+def test_standard_output_may_be_closed(tmp_path: Path) -> None:
+    run(tiny("ensemble.methods=['SWA']"), tmp_path / "out")
+    code = "import sys; from pfge.cli.main import main; sys.exit(main(['table', 'out']))"
+    done = subprocess.run(
+        f'{sys.executable} -c "{code}" >&-',
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CPUAllocator: not enough memory")])
+def test_too_little_memory_is_said_in_one_line(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pfge.lab.experiments.compare.compare", fail)
+    assert "there is not enough memory" in refused(capsys, compare())
+
+
+def test_the_command_stops_in_one_line_while_it_is_imported() -> None:
+    code = (
+        "import signal, sys, threading, os, time\n"
+        "import pfge_command\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'pfge': os.kill(os.getpid(), signal.SIGINT); time.sleep(5)\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "sys.exit(pfge_command.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "pfge: stopped\n")

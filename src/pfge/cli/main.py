@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TextIO
 
@@ -67,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     warnings.showwarning = _show_warning
+    if sys.stdout is None:  # the command was started with standard output closed
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
     try:
         code: int = options.run(options)
         sys.stdout.flush()
@@ -79,6 +82,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.traceback:
             raise
         print(f"pfge: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if options.traceback or not _is_out_of_memory(error):
+            raise
+        print(
+            "pfge: error: there is not enough memory for this; use smaller batches (data.batch_size, "
+            "data.evaluation_batch_size) or a smaller model",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         print("pfge: stopped; the same command continues from the last checkpoint", file=sys.stderr)
@@ -99,6 +111,13 @@ class _Parser(argparse.ArgumentParser):
             message = f"{message}; see {self.prog} --help"
         print(f"pfge: error: {message}", file=sys.stderr)
         raise SystemExit(2)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch has a type of its own for devices only; on the CPU its allocator says so in words.
+    return (
+        isinstance(error, MemoryError) or "not enough memory" in str(error) or "out of memory" in str(error)
+    )
 
 
 def _name(command: ModuleType) -> str:

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pfge.storage.atomic_files import atomic_path
+from pfge.storage.bounded_files import UnreadableFileError, read_bounded
 from pfge.storage.tensor_bytes import tensor_file
 from pfge.weights import Weights
 
@@ -48,9 +49,11 @@ def write_json(path: Path, value: Any) -> None:
 def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that must hold an object."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_bounded(path).decode())
     except FileNotFoundError:
         raise StorageError(f"{path} is missing; check the path") from None
+    except UnreadableFileError as error:
+        raise StorageError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} must be JSON, but {error}; it may be truncated or another file") from None
     if not isinstance(value, dict):
@@ -87,6 +90,8 @@ def measure_parts(
 
 def read_tensors(path: Path) -> tuple[Weights, dict[str, str]]:
     """Read the tensors and the metadata of a safetensors file; nothing in it is executed."""
+    if path.exists() and not path.is_file():
+        raise StorageError(f"{path} must be a regular file, but is a pipe, a device or a folder")
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118

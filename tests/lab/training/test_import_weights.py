@@ -3,6 +3,7 @@
 import os
 import pickle
 import random
+import zipfile
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -166,12 +167,12 @@ def test_a_whole_pickled_model_is_refused_with_its_class(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("w.ckpt", "got w.ckpt"), ("w", "got w"), ("w.SAFETENSORS", "got w.SAFETENSORS")],
+    [("w.npz", "got w.npz"), ("w", "got w"), ("w.SAFETENSORS", "got w.SAFETENSORS")],
 )
 def test_another_suffix_is_refused(tmp_path: Path, name: str, expected: str) -> None:
     (tmp_path / name).write_bytes(b"")
     message = refused(tmp_path / name)
-    assert message == f"a checkpoint's name must end in .safetensors, .pt, .pth, .th, {expected}"
+    assert message == f"a checkpoint's name must end in .safetensors, .pt, .pth, .th, .ckpt, .bin, {expected}"
 
 
 @pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
@@ -262,3 +263,31 @@ def test_what_is_no_state_dict_is_refused_with_what_was_found(
 ) -> None:
     torch.save(content, tmp_path / "w.pt")
     assert message in refused(tmp_path / "w.pt")
+
+
+def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    whole, small = tmp_path / "whole.pth", tmp_path / "small.pth"
+    torch.save({"w": torch.zeros(1_000_000)}, whole)
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(small, "w", zipfile.ZIP_DEFLATED) as target:
+        for entry in source.infolist():
+            target.writestr(entry.filename, source.read(entry))
+    assert small.stat().st_size < 100_000
+    assert "must be as torch.save writes it, not compressed" in refused(small)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.empty(3, device="meta"), torch.eye(3).to_sparse()],
+    ids=["meta", "sparse"],
+)
+def test_tensors_without_plain_numbers_are_refused(tmp_path: Path, tensor: Tensor) -> None:
+    torch.save({**trained_state(), "odd": tensor}, tmp_path / "odd.pt")
+    assert "must hold dense tensors of numbers, got odd" in refused(tmp_path / "odd.pt")
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool])
+def test_whole_numbers_do_not_become_weights_without_a_word(tmp_path: Path, dtype: torch.dtype) -> None:
+    state = trained_state()
+    name = next(name for name, tensor in state.items() if tensor.is_floating_point())
+    torch.save(state | {name: state[name].to(dtype)}, tmp_path / "cast.pt")
+    assert f"{name} is of torch.float32 there and of {dtype} here" in refused(tmp_path / "cast.pt")

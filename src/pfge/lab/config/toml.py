@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pfge.lab.config.schema import ConfigError, Experiment, flatten
+from pfge.storage.bounded_files import UnreadableFileError, read_bounded
+
+LONGEST = 1_000_000
+"""Bytes of a config."""
 
 WITHOUT_EFFECT = ("data.root", "data.download", "data.workers", "engine.checkpoint_seconds", "engine.logger")
 """Settings that a run may be continued with when they have changed, beside those in [connect].
@@ -23,10 +27,12 @@ def load_experiment(path: Path | None, overrides: typing.Sequence[str] = ()) -> 
     table: dict[str, Any] = {}
     if path is not None:
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
+            table = tomllib.loads(read_bounded(path, LONGEST).decode())
         except FileNotFoundError:
             raise ConfigError(f"there is no config file {path}; give the path of a .toml file") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except UnreadableFileError as error:
+            raise ConfigError(str(error)) from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"{path} must be TOML: {error}") from None
     for override in overrides:
         _override(table, override)
@@ -63,7 +69,7 @@ def _override(table: dict[str, Any], override: str) -> None:
         )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text.strip()  # text without quotes, as on the command line
     *path, name = key.strip().split(".")
     for part in path:

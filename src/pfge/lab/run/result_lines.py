@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from pfge.lab.run.results import MeasuredRow, ResultRow
 from pfge.lab.run.typed_json import LaterVersionError, ResultError
+from pfge.storage.bounded_files import UnreadableFileError, read_bounded
 from pfge.storage.files import StorageError
 from pfge.tasks import Task
 
@@ -71,7 +72,11 @@ def _lines(path: Path, kind: type[Row], task: Task | None = None) -> Iterator[tu
     if not path.exists():
         return
     first: dict[Hashable, int] = {}
-    lines = path.read_bytes().split(b"\n")  # a torn line may end inside a character
+    try:
+        data = read_bounded(path)
+    except UnreadableFileError as error:
+        raise StorageError(str(error)) from None
+    lines = data.split(b"\n")  # a torn line may end inside a character
     for number, line in enumerate(lines[:-1], 1):  # what follows the last line end was torn by a crash
         found = _parse(line, kind)
         if isinstance(found, ResultRow) and first.setdefault(found.key, number) != number:

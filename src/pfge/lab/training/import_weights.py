@@ -2,6 +2,7 @@
 
 import re
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from pfge.lab.models.new_head import describe_new_head, other_head
 from pfge.storage.files import StorageError, read_tensors
-from pfge.weights import Weights, load_weights, view_weights
+from pfge.weights import Weights, is_averaged, load_weights, view_weights
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".th", ".ckpt", ".bin")
 WRAPPED_UNDER = ("state_dict", "model")
@@ -46,6 +47,12 @@ def load_start_weights(model: nn.Module, path: Path, classes: int | None = None)
     for tied in weights.keys() - live.keys():
         if tied in model.state_dict():  # a second name of a tensor that the first one fills
             del weights[tied]
+    for name in live.keys() & weights:
+        if is_averaged(live[name]) != is_averaged(weights[name]):
+            raise StorageError(
+                f"{path} does not fit the model: {name} is of {live[name].dtype} there and of "
+                f"{weights[name].dtype} here; convert it first"
+            )
     try:
         load_weights(model, weights)
     except ValueError as error:
@@ -71,6 +78,12 @@ def read_start_weights(path: Path) -> Weights:
             f"{path} must hold tensors by name, plainly or under {' or '.join(map(repr, WRAPPED_UNDER))}, "
             f"found other values: {', '.join(others[:5])}"
         )
+    for name, tensor in state.items():
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+            raise StorageError(
+                f"{path} must hold dense tensors of numbers, got {name} of {tensor.dtype} and "
+                f"{tensor.layout} on {tensor.device}; convert it first"
+            )
     return {_canonical(str(name)): tensor.detach() for name, tensor in state.items()}
 
 
@@ -78,9 +91,26 @@ def _canonical(name: str) -> str:
     return re.sub(r"^((module|_orig_mod)\.)+|(?<=\.)_orig_mod\.", "", name)
 
 
+def _require_stored(path: Path) -> None:
+    """Refuse a compressed archive: torch.save writes none, and a small one can hold gigabytes."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        compressed = [entry for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
+        size = sum(entry.file_size for entry in archive.infolist())
+    if compressed or size > path.stat().st_size:
+        raise StorageError(
+            f"{path} must be as torch.save writes it, not compressed, but its {path.stat().st_size:,} bytes "
+            f"hold {size:,}; save its state_dict() again, best as .safetensors"
+        )
+
+
 def _read_torch(path: Path) -> Any:
     try:
+        _require_stored(path)
         return torch.load(path, map_location="cpu", weights_only=True)
+    except StorageError:
+        raise
     except Exception as error:  # a damaged file can fail anywhere in the reader
         if found := re.search(r"GLOBAL (\S+)", str(error)):
             raise StorageError(

@@ -101,3 +101,11 @@ def test_a_truncated_picture_fails_when_it_is_opened(tmp_path: Path):
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(OSError, match="truncated"):
         open_picture(path)
+
+
+def test_a_picture_that_is_almost_a_line_is_refused(tmp_path: Path):
+    Image.new("RGB", (1, 60_000)).save(tmp_path / "line.png")
+    with pytest.raises(ValueError, match="at most 50 times the shorter one, got 1 x 60000"):
+        open_picture(tmp_path / "line.png")
+    Image.new("RGB", (2, 100)).save(tmp_path / "long.png")
+    assert open_picture(tmp_path / "long.png").size == (2, 100)

@@ -90,3 +90,31 @@ def test_an_array_that_is_shorter_than_its_shape_is_refused(tmp_path: Path):
     (tmp_path / "file").write_bytes(content.replace(five, nine))
     with pytest.raises(DataError, match=r"an array of shape \(9,\) has 5 elements"):
         read_plain_pickle(tmp_path / "file")
+
+
+def test_a_few_bytes_that_ask_for_gigabytes_are_refused(tmp_path: Path):
+    # LONG_BINPUT numbers a value 0x1fffffff; a reader makes room for all numbers up to it.
+    path = tmp_path / "small.pickle"
+    path.write_bytes(b"Nr\xff\xff\xff\x1f.")
+    with pytest.raises(DataError, match="numbers a value 536870911, but has 3 operations"):
+        read_plain_pickle(path)
+
+
+def test_values_that_refer_to_each_other_many_times_are_read_once_each(tmp_path: Path):
+    value: list[object] = ["x"]
+    for _ in range(15):
+        value = [value, value, value, value]  # 4^15 ends
+    found = read_plain_pickle(written(tmp_path / "shared.pickle", value))
+    assert isinstance(found, list)
+    assert found[0] is found[3]
+
+
+def test_values_nested_too_deep_or_in_themselves_are_refused(tmp_path: Path):
+    deep: list[object] = []
+    for _ in range(50):
+        deep = [deep]
+    cycle: list[object] = []
+    cycle.append(cycle)
+    for value in (deep, cycle):
+        with pytest.raises(DataError, match="nested deeper than 20, or contain themselves"):
+            read_plain_pickle(written(tmp_path / "deep.pickle", value))

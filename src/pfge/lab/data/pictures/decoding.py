@@ -11,11 +11,18 @@ from torch import Tensor
 _AREA = (0.08, 1.0)
 _LOG_ASPECT = (math.log(3 / 4), math.log(4 / 3))
 _TRIES = 10
+LONGEST_SIDE = 50
 
 
 def open_picture(path: Path) -> Image.Image:
     """Return a picture as RGB, completely decoded, so that a damaged file raises here."""
     with Image.open(path) as picture:
+        if max(picture.size) > LONGEST_SIDE * min(picture.size):
+            # Its shorter side is made as long as a crop, so a file of a few bytes would take gigabytes.
+            raise ValueError(
+                f"a picture's longer side must be at most {LONGEST_SIDE} times the shorter one, got "
+                f"{picture.width} x {picture.height} in {path}; crop it, or remove it"
+            )
         # Through RGBA, because Pillow warns of palettes with transparency.
         return (picture.convert("RGBA") if picture.mode == "P" else picture).convert("RGB")
 

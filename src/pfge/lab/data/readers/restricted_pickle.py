@@ -4,7 +4,9 @@ Nothing from the outside is ever imported or called: where a pickle asks for num
 it gets the small stand-ins below, which only record what they are given.
 """
 
+import io
 import pickle
+import pickletools
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from pfge.lab.data.in_memory.image_set import DataError
+from pfge.storage.bounded_files import read_bounded
 
+LARGEST = 1_000_000_000
+MAX_DEPTH = 20
 _NUMBERS = {"u1", "i1", "i4", "i8", "f4", "f8"}
 
 
@@ -77,8 +82,9 @@ def read_plain_pickle(path: Path) -> object:
         DataError: The file is damaged or asks for anything that is not plain data.
     """
     try:
-        with path.open("rb") as file:
-            return _with_arrays(_Reader(file, encoding="latin-1").load())
+        data = read_bounded(path, LARGEST)
+        _require_bounded_memo(data)
+        return _plain(_Reader(io.BytesIO(data), encoding="latin-1").load(), {}, MAX_DEPTH)
     except OSError:
         raise
     except Exception as error:  # a damaged pickle can raise any error
@@ -88,13 +94,33 @@ def read_plain_pickle(path: Path) -> object:
         ) from error
 
 
-def _with_arrays(value: object) -> object:
+def _require_bounded_memo(data: bytes) -> None:
+    """Refuse a pickle that numbers its values higher than it has values.
+
+    A reader makes room for all numbers up to the highest, so nine bytes could take all memory.
+    """
+    highest = operations = 0
+    for operation, number, _ in pickletools.genops(data):
+        operations += 1
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            highest = max(highest, int(number or 0))
+    if highest > operations:
+        raise pickle.UnpicklingError(f"it numbers a value {highest}, but has {operations} operations")
+
+
+def _plain(value: object, seen: dict[int, object], depth: int) -> object:
+    """Return a value with its arrays; `seen` has what was done by identity, as values may be shared."""
+    if not depth:
+        raise pickle.UnpicklingError(f"its values are nested deeper than {MAX_DEPTH}, or contain themselves")
     if isinstance(value, _Array):
         return value.value
-    if isinstance(value, dict):
-        return {key: _with_arrays(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_with_arrays, value))
     if value is None or isinstance(value, str | bytes | int | float):
         return value
-    raise pickle.UnpicklingError(f"it holds a {type(value).__name__}, which is not plain data")
+    if not isinstance(value, dict | list | tuple):
+        raise pickle.UnpicklingError(f"it holds a {type(value).__name__}, which is not plain data")
+    if id(value) not in seen:
+        if isinstance(value, dict):
+            seen[id(value)] = {key: _plain(item, seen, depth - 1) for key, item in value.items()}
+        else:
+            seen[id(value)] = type(value)(_plain(item, seen, depth - 1) for item in value)
+    return seen[id(value)]
