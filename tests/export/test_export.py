@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pfge import Ensemble
+from pfge import Bits, Ensemble, compress
 from pfge.calibration import Temperatures
 from pfge.export import Exported, ExportError, export_onnx, export_torch
 from pfge.export.ensemble_graph import HALVINGS, unpack_in_graph
@@ -23,6 +23,7 @@ from pfge.export.verified_file import write_checked
 from pfge.packed import PackSettings, pack_members
 from pfge.packed.quantization import quantize
 from tests.packed.test_packed_members import close_members
+from tests.tasks import cases
 from tests.tasks.fractions import Fractions
 from tests.toys import make_batch, make_mlp
 
@@ -214,7 +215,7 @@ def test_a_file_that_answers_otherwise_is_not_kept(error: float, tmp_path: Path)
         (
             Ensemble(close_members(1), make_mlp, task=Fractions()),
             X,
-            "an exported file needs a task with one class",
+            r"must return numbers \[N\], got \[3, 3\]",
         ),
     ],
 )
@@ -223,3 +224,53 @@ def test_what_is_no_ensemble_or_batch_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=expected):
         export_torch(ensemble, tmp_path / "e.pt2", example)
+
+
+@pytest.mark.parametrize("name", cases.CASES)
+def test_each_task_is_saved_loaded_compressed_and_exported(name: str, tmp_path: Path) -> None:
+    case = cases.CASES[name]
+    pooled, each = (
+        case.ensemble().calibrated([case.inputs], case.targets, each=each).temperatures
+        for each in (False, True)
+    )
+    both = Temperatures(pooled.pooled, each.members)
+    original = case.ensemble().with_members(case.members(), temperatures=both)
+    original.save(tmp_path / "saved")
+    loaded = Ensemble.load(tmp_path / "saved", case.build)
+    compress(loaded, Bits(8), settings=PackSettings(base_bits=None)).save(tmp_path / "compressed")
+    small = Ensemble.load(tmp_path / "compressed", case.build)
+    expected = original.predict(case.inputs)
+    torch.testing.assert_close(small.predict(case.inputs), expected, rtol=0.1, atol=0.1)
+    for ensemble, file in ((loaded, "e.onnx"), (small, "e.onnx"), (small, "e.pt2")):
+        export = export_onnx if file.endswith("onnx") else export_torch
+        export(ensemble, tmp_path / file, case.inputs[:2])
+        found = answer(tmp_path / file, case.inputs)
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, ensemble.predict(case.inputs).float(), rtol=0, atol=1e-4)
+
+
+def test_a_task_of_ones_own_is_exported(tmp_path: Path) -> None:
+    members = close_members(2)
+    ensemble = Ensemble(members, make_mlp, task=Fractions(), forward=lambda model, x: model(x)[:, 0])
+    export_onnx(ensemble, tmp_path / "e.onnx", X)
+    torch.testing.assert_close(answer(tmp_path / "e.onnx", OTHER), ensemble.predict(OTHER), rtol=0, atol=1e-4)
+
+
+def test_large_numbers_are_compared_relative_to_their_size(tmp_path: Path) -> None:
+    case = cases.CASES["fixed noise"]
+    members = [{name: 1e4 * tensor for name, tensor in member.items()} for member in case.members()]
+    ensemble = Ensemble(members, case.build, task=case.task)
+    exported = export_onnx(ensemble, tmp_path / "e.onnx", case.inputs)
+    assert exported.largest_difference < 1e-5
+    torch.testing.assert_close(answer(exported.path, case.inputs), ensemble.predict(case.inputs))
+
+
+def test_names_are_those_of_classes_and_labels(tmp_path: Path) -> None:
+    masks, numbers = cases.CASES["masks"], cases.CASES["fixed noise"]
+    export_onnx(masks.ensemble(), tmp_path / "e.onnx", masks.inputs, classes=["road", "sky", "tree"])
+    with pytest.raises(ValueError, match="each of the model's 3 classes, got 2 names"):
+        export_onnx(masks.ensemble(), tmp_path / "e.onnx", masks.inputs, classes=["road", "sky"])
+    with pytest.raises(
+        ValueError, match=r"which Regression\(noise='fixed'\) does not have; leave classes out"
+    ):
+        export_onnx(numbers.ensemble(), tmp_path / "e.onnx", numbers.inputs, classes=["one", "two"])

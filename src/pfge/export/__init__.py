@@ -1,4 +1,4 @@
-"""An ensemble as one file that answers probabilities, without this library."""
+"""An ensemble as one file that predicts without this library."""
 
 from pfge.export.onnx import export_onnx
 from pfge.export.torch_export import export_torch

@@ -8,34 +8,36 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from torch.func import functional_call
 
-from pfge.calibration import scale_probabilities
 from pfge.ensemble import Ensemble
 from pfge.packed import PackedMembers, PackedTensor, Quantized
 from pfge.packed.packed_members import Stored, pack_as_is
+from pfge.tasks import MeanPool
 from pfge.weights import canonical_name, unwrap
 
-TEMPERATURE = "the temperature"
+CALIBRATION = "the calibration"
 HALVINGS = torch.tensor([0.5**place for place in range(8)])
 
 
 class EnsembleGraph(nn.Module):
-    """Maps inputs to the ensemble's probabilities.
+    """Maps inputs to the ensemble's predictions, in float32.
 
     The graph holds the model once, whatever the number of members: each pass of its loop takes one
-    member's numbers, unpacks them if they are packed, and adds what the model answers with them.
+    member's numbers, unpacks them if they are packed, and adds what the task makes of the model's outputs.
 
     Args:
-        ensemble: Whose members, temperatures and forward pass it has.
-        classes: The shape of one example's probabilities.
+        ensemble: Whose members, task, temperatures and forward pass it has.
+        shape: Of one example's predictions.
     """
 
-    def __init__(self, ensemble: Ensemble, classes: Sequence[int]):
+    def __init__(self, ensemble: Ensemble, shape: Sequence[int]):
         super().__init__()
         model = unwrap(ensemble.build_model()).cpu().eval().requires_grad_(False)
         # In a tuple, so that the model's own weights are no part of the graph.
         self._called = (_Called(model, ensemble.forward),)
-        self._classes = tuple(classes)
+        self._shape = tuple(shape)
+        self._task = ensemble.task
         self._pooled = ensemble.temperatures.pooled
+        self._is_mean = isinstance(ensemble.task.pool(), MeanPool)
         self._length = len(ensemble)
         tensors = _tensors_of(ensemble)
         # Members do not hold temporary buffers, and the body of a loop may hold no constants.
@@ -48,8 +50,9 @@ class EnsembleGraph(nn.Module):
                 self._shared.add(name, [tensor.base])
             if tensor.each:
                 self._each.add(name, tensor.each)
-        temperatures = [ensemble.temperatures.of_member(index) for index in range(len(ensemble))]
-        self._each.add(TEMPERATURE, [torch.tensor(temperature) for temperature in temperatures])
+        calibrations = ensemble.temperatures.members or [1.0] * len(ensemble)
+        self._calibrates = ensemble.temperatures.members is not None
+        self._each.add(CALIBRATION, [torch.tensor(calibration) for calibration in calibrations])
         self.register_buffer("halvings", HALVINGS)
         for number, numbers in enumerate(self._shared.numbers):
             self.register_buffer(f"shared{number}", numbers[0])
@@ -60,19 +63,30 @@ class EnsembleGraph(nn.Module):
         self._live_names = {name: canonical_name(name) for name in tensor_names}
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the probabilities."""
+        """Return the predictions."""
         shared = [self.get_buffer(f"shared{number}") for number in range(len(self._shared.numbers))]
         each = [self.get_buffer(f"each{number}") for number in range(len(self._each.numbers))]
 
         def add_member(total: Tensor, own: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-            logits, temperature = self._answer(inputs, shared, own)
-            return total + (logits.float() / temperature).softmax(dim=1), []
+            return total + self._predict(inputs, shared, own), []
 
-        start = torch.zeros((inputs.shape[0], *self._classes))
-        total, _ = scan(add_member, start, each)
-        return scale_probabilities(total / self._length, self._pooled)
+        def keep_member(total: Tensor, own: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            return total + 0, [self._predict(inputs, shared, own)]
 
-    def _answer(self, inputs: Tensor, shared: list[Tensor], own: list[Tensor]) -> tuple[Tensor, Tensor]:
+        start = torch.zeros((inputs.shape[0], *self._shape))
+        if self._is_mean:
+            total, _ = scan(add_member, start, each)
+            pooled = total / self._length
+        else:
+            # A pool of another kind takes the members' predictions side by side.
+            _, (members,) = scan(keep_member, start, each)
+            pool = self._task.pool()
+            for number in range(self._length):
+                pool.add(members[number])
+            pooled = pool.result()
+        return self._task.calibrate(pooled, self._pooled).float()
+
+    def _predict(self, inputs: Tensor, shared: list[Tensor], own: list[Tensor]) -> Tensor:
         halvings = self.get_buffer("halvings")
         parts = self._shared.read(shared, halvings), self._each.read(own, halvings)
         weights: dict[str, Tensor] = {}
@@ -81,8 +95,11 @@ class EnsembleGraph(nn.Module):
             numbers = [part[name] for part in parts if name in part]
             total = numbers[0] if len(numbers) == 1 else numbers[0].float() + numbers[1]
             weights[f"model.{live}"] = total.to(dtype).view(shape)
-        logits: Tensor = functional_call(self._called[0], weights, (inputs,))
-        return logits, parts[1][TEMPERATURE]
+        predictions = self._task.predictions(functional_call(self._called[0], weights, (inputs,)))
+        if self._calibrates:
+            calibration = parts[1][CALIBRATION]
+            predictions = self._task.calibrate(predictions, calibration)
+        return predictions.float()
 
 
 class _Called(nn.Module):

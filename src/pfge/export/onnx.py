@@ -10,24 +10,26 @@ from torch import Tensor
 
 from pfge.ensemble import Ensemble
 from pfge.export.verified_file import Exported, ExportError, exporting, make_program, write_checked
+from pfge.tasks import Classification, MultiLabel, Regression
 
 LARGEST = 2**31 - 1
-INPUTS, PROBABILITIES = "inputs", "probabilities"
+INPUTS = "inputs"
 
 
 def export_onnx(
     ensemble: Ensemble, path: str | Path, example: Tensor, *, classes: Sequence[str] | None = None
 ) -> Exported:
-    """Write an ensemble as one ONNX file that maps `inputs` [N, ...] to `probabilities` [N, C].
+    """Write an ensemble as one ONNX file that maps `inputs` [N, ...] to `probabilities`.
 
-    Temperatures are applied, batches may have any size, and packed members stay packed: one at a time
-    is unpacked when the file predicts.
+    These are what the ensemble predicts, in float32; for numbers, means and variances, they are called
+    `predictions`. Temperatures are applied, batches may have any size, and packed members stay packed: one
+    at a time is unpacked when the file predicts.
 
     Args:
         ensemble: What to write.
         path: The file; one that was there is replaced.
         example: A batch of inputs, on which the file is checked in ONNX Runtime.
-        classes: The names of the classes, kept in the file's metadata as a JSON list.
+        classes: The names of the classes or labels, kept in the file's metadata as a JSON list.
 
     Raises:
         ExportError: The model cannot be expressed, or the file answers otherwise than the ensemble;
@@ -41,8 +43,9 @@ def export_onnx(
         )
     ensemble, example = ensemble.to("cpu"), example.cpu()
     program = make_program(ensemble, example)
-    if classes is not None and len(classes) != (found := ensemble.predict(example[:1]).shape[1]):
-        raise ValueError(f"classes must name each of the model's {found} classes, got {len(classes)} names")
+    if classes is not None:
+        _require_names(ensemble, example, classes)
+    output = "predictions" if isinstance(ensemble.task, Regression) else "probabilities"
     with exporting("ONNX"):
         # Without optimization: it would unpack what all members share. A runtime does its own.
         made = torch.onnx.export(
@@ -51,7 +54,7 @@ def export_onnx(
             verbose=False,
             optimize=False,
             input_names=[INPUTS],
-            output_names=[PROBABILITIES],
+            output_names=[output],
         )
     if made is None:
         raise ExportError("the model cannot be written as ONNX: torch.onnx.export returned nothing")
@@ -61,6 +64,15 @@ def export_onnx(
     if classes is not None:
         made.model.metadata_props["classes"] = json.dumps(list(classes))
     return write_checked(ensemble, example, Path(path), lambda file: made.save(file), _read)
+
+
+def _require_names(ensemble: Ensemble, example: Tensor, classes: Sequence[str]) -> None:
+    task, shape = ensemble.task, ensemble.predict(example[:1]).shape
+    if not isinstance(task, Classification | MultiLabel):
+        raise ValueError(f"classes name classes or labels, which {task} does not have; leave classes out")
+    found = shape[task.dim if isinstance(task, Classification) else 1]
+    if len(classes) != found:
+        raise ValueError(f"classes must name each of the model's {found} classes, got {len(classes)} names")
 
 
 def _require_packages() -> None:
@@ -76,4 +88,4 @@ def _read(file: Path) -> Callable[[Tensor], Tensor]:
     options.log_severity_level = 3  # errors; it warns of its own clean-up
     with exporting("ONNX that ONNX Runtime can read"):
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    return lambda inputs: torch.from_numpy(session.run([PROBABILITIES], {INPUTS: inputs.numpy()})[0])
+    return lambda inputs: torch.from_numpy(session.run(None, {INPUTS: inputs.numpy()})[0])

@@ -11,10 +11,10 @@ from pfge.export.verified_file import Exported, exporting, make_program, write_c
 
 
 def export_torch(ensemble: Ensemble, path: str | Path, example: Tensor) -> Exported:
-    """Write an ensemble as one .pt2 file: `torch.export.load(path).module()(inputs)` are probabilities.
+    """Write an ensemble as one .pt2 file: `torch.export.load(path).module()(inputs)` are predictions.
 
-    Temperatures are applied, batches may have any size, and packed members stay packed: one at a time
-    is unpacked when the file predicts.
+    They are in float32. Temperatures are applied, batches may have any size, and packed members stay
+    packed: one at a time is unpacked when the file predicts.
 
     Args:
         ensemble: What to write.

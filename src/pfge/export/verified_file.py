@@ -17,7 +17,6 @@ from pfge.ensemble import Ensemble
 from pfge.export.ensemble_graph import EnsembleGraph
 from pfge.packed import PackedMembers
 from pfge.storage.atomic_files import atomic_path
-from pfge.tasks.classification import require_classification
 
 TOLERANCE = 1e-4
 
@@ -34,7 +33,8 @@ class Exported:
         path: The file.
         bytes: Its size.
         packed: Whether weights are stored packed, and unpacked when it predicts.
-        largest_difference: Between its probabilities and the ensemble's, over all batches tried.
+        largest_difference: Between its predictions and the ensemble's, over all batches tried; relative to
+            those that are larger than 1.
     """
 
     path: Path
@@ -49,14 +49,13 @@ def make_program(ensemble: Ensemble, example: Tensor) -> ExportedProgram:
     Raises:
         ExportError: A module cannot be put into a graph; the message has the reason.
     """
-    require_classification(ensemble.task, "an exported file")
     if not len(ensemble):
         raise ValueError("an ensemble needs a member to be exported, this one is empty")
     if example.ndim < 2 or not len(example):
         raise ValueError(f"example must be a batch of inputs [N, ...], got {list(example.shape)}")
     with torch.random.fork_rng():  # models draw their first weights
-        classes = ensemble.predict(example).shape[1:]
-        graph = EnsembleGraph(ensemble, classes).eval()
+        shape = ensemble.predict(example).shape[1:]
+        graph = EnsembleGraph(ensemble, shape).eval()
     # A batch of one would be taken for a size that never changes.
     batch = torch.cat([example, example])
     with exporting("a graph"), torch.no_grad(), _plain_attention():
@@ -79,7 +78,7 @@ def write_checked(
         example: A batch of inputs.
         path: The file's name.
         write: Writes it.
-        read: Opens it, and returns what maps inputs to probabilities.
+        read: Opens it, and returns what maps inputs to predictions.
 
     Raises:
         ExportError: It answers otherwise; there is no file, or still the old one.
@@ -89,11 +88,12 @@ def write_checked(
         answer = read(temporary)
         difference = 0.0
         for batch in (example, torch.cat([example, example.flip(0)]), example[:1]):
-            found = (answer(batch) - ensemble.predict(batch)).abs().max().item()
+            expected = ensemble.predict(batch)
+            found = ((answer(batch) - expected).abs() / expected.abs().clamp(min=1)).max().item()
             difference = max(difference, found) if found == found else found
             if not difference <= TOLERANCE:  # NaN neither
                 raise ExportError(
-                    f"the file must answer as the ensemble does, within {TOLERANCE}, but its probabilities "
+                    f"the file must answer as the ensemble does, within {TOLERANCE}, but its predictions "
                     f"differ by {difference:.2g} for a batch of {len(batch)}; nothing was written"
                 )
         size = temporary.stat().st_size
