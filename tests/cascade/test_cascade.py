@@ -11,6 +11,7 @@ from pfge.cascade.cascade import CascadePrediction
 from pfge.cascade.fitting import fit_to_answers
 from pfge.compression import Bits, PackSettings, compress
 from pfge.metrics.functional import accuracy, negative_log_likelihood
+from tests.tasks.cases import CASES
 from tests.tasks.fractions import Fractions
 from tests.test_ensemble import make_members
 from tests.toys import make_batch, make_mlp
@@ -277,6 +278,26 @@ def test_an_ensemble_whose_task_is_not_classes_is_refused() -> None:
         Cascade((0, 1, 2), 0.5).predict(ensemble, X)
     with pytest.raises(ValueError, match=message):
         fit_cascade(ensemble, BATCHES, Y, max_accuracy_loss=0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "masks",
+            r"a cascade needs a task with one class for each example, .* got Classification\(dim=1, ig",
+        ),
+        ("tokens", r"a cascade needs one class for each example, predictions \[N, C\], got \[5, 6, 3\]"),
+        ("labels", r"a cascade needs a task with one class for each example, .* got MultiLabel\(\)"),
+        ("fixed noise", r"a cascade needs a task with one class for each example, .* got Regression\("),
+    ],
+)
+def test_masks_tokens_labels_and_numbers_are_refused(name: str, message: str) -> None:
+    case = CASES[name]
+    with pytest.raises(ValueError, match=message):
+        Cascade((0, 1, 2), 0.5).predict(case.ensemble(), case.inputs)
+    with pytest.raises(ValueError, match=message):
+        fit_cascade(case.ensemble(), [case.inputs], case.targets, max_accuracy_loss=0.0)
 
 
 def test_a_cascade_of_other_members_is_refused(ensemble: Ensemble) -> None:

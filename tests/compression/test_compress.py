@@ -14,6 +14,7 @@ from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.encode import find_shared
 from pfge.packed.quantization import Quantized
 from tests.packed.test_packed_members import close_members
+from tests.tasks.cases import CASES
 from tests.toys import assert_same_weights, make_batch, make_mlp
 
 VALIDATION = [make_batch(100 + i) for i in range(4)]
@@ -210,3 +211,25 @@ def test_a_number_is_no_target(ensemble: Ensemble) -> None:
 def test_an_empty_ensemble_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a member to be compressed, this one is empty"):
         compress(Ensemble([], make_mlp))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_task_is_compressed_to_a_divergence_and_an_increase_of_its_own_nll(name: str) -> None:
+    case = CASES[name]
+    ensemble = case.ensemble(8)
+    told: list[tuple[Ensemble, Quality]] = []
+    target = MaxLoss(kl=1e-4, nll_increase=1e-3)
+    found = compress(
+        ensemble,
+        target,
+        settings=PackSettings(group=8),
+        validation=[(case.inputs, case.targets)],
+        on_attempt=lambda *attempt: told.append(attempt),
+    )
+    expected, packed = ensemble.predict(case.inputs), found.predict(case.inputs)
+    ((_, quality),) = [attempt for attempt in told if attempt[0] is found]
+    assert quality.kl == pytest.approx(case.task.divergence(expected, packed))
+    assert 0 < quality.kl <= 1e-4
+    before, after = (case.task.summarize(case.task.score(p, case.targets))["nll"] for p in (expected, packed))
+    assert quality.nll_increase == pytest.approx(after - before)
+    assert after - before <= 1e-3

@@ -11,7 +11,7 @@ from torch import Tensor
 from pfge.ensemble import Ensemble
 from pfge.storage.files import StorageError, json_text, read_json_object, write_json
 from pfge.tasks import Classification, Pool
-from pfge.tasks.classification import require_classification
+from pfge.tasks.classification import require_classification, require_one_class
 
 FORMAT = "pfge-cascade"
 VERSION = 2
@@ -107,6 +107,7 @@ class Cascade:
         examples = 0
         for batch in batches:
             found = predict(batch)
+            require_one_class(found, "a cascade")
             rows = torch.arange(examples, examples + len(found), device=found.device)
             examples += len(found)
             pool = ensemble.task.pool()

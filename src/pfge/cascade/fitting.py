@@ -13,7 +13,7 @@ from pfge.ensemble import Ensemble
 from pfge.metrics.functional import negative_log_likelihood
 from pfge.metrics.scores import Scores, score_examples
 from pfge.tasks import Classification
-from pfge.tasks.classification import require_classification
+from pfge.tasks.classification import require_classification, require_one_class
 
 _THRESHOLDS = 100  # tried for each order and rule
 _ENDS = 30  # tried for the first and the last of thresholds that fall
@@ -63,9 +63,12 @@ def fit_cascade(
     """
     require_classification(ensemble.task, "a cascade")
     _require_a_loss(max_accuracy_loss, max_nll_increase)  # before any prediction
-    answers = torch.stack([member.cpu() for member in ensemble.predict_each(batches)])
+    answers = []
+    for member in ensemble.predict_each(batches):
+        require_one_class(member, "a cascade")
+        answers.append(member.cpu())
     return fit_to_answers(
-        answers,
+        torch.stack(answers),
         targets.cpu(),
         ensemble.temperatures.pooled,
         max_accuracy_loss=max_accuracy_loss,

@@ -15,8 +15,9 @@ class Quality:
     """How compressed predictions differ from the original's.
 
     Attributes:
-        kl: KL(original || compressed) in nats, the mean over examples.
-        nll_increase: The change of the negative log-likelihood; None without targets.
+        kl: The task's divergence of pooled predictions: for all tasks of `pfge.tasks` it is
+            KL(original || compressed) in nats, the mean over examples, and over positions, labels or numbers.
+        nll_increase: The change of the task's negative log-likelihood; None without targets.
 
     Example:
         >>> from pfge.compression import Quality

@@ -46,8 +46,8 @@ class MaxLoss:
     """Compress to the fewest bytes found that lose no more than this on validation data.
 
     Args:
-        kl: The most that predictions may differ from the original's: KL(original || compressed) in nats,
-            the mean over validation examples.
+        kl: The most that predictions may differ from the original's, by the task's divergence:
+            KL(original || compressed) in nats, the mean over validation examples.
         nll_increase: The most that the negative log-likelihood of validation targets may increase.
 
     Example:
