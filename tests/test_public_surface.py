@@ -30,7 +30,7 @@ from pfge.calibration import Temperature, Temperatures
 from pfge.connectivity import Bezier, CurveTrace, Plane, PolygonalChain
 from pfge.metrics import Difference, Reliability, SeedDifference
 from pfge.schedules import Joined, LinearDecay
-from pfge.tasks import Classification
+from pfge.tasks import Classification, MultiLabel, Regression
 
 SUBMODULES = [
     "calibration",
@@ -61,7 +61,9 @@ VALUES = [
     Temperature(1.5, converged=False),
     Temperatures(1.5, (1.0, 2.0)),
     Cascade((1, 0, 2), (0.9, 0.8), "agreement"),
-    Classification(),
+    Classification(dim=-1, ignore_index=-100),
+    MultiLabel(),
+    Regression(noise="predicted"),
     Reliability((0.0, 0.5), (0.5, 1.0), (3, 1), (0.4, 0.9), (0.5, 1.0)),
     Difference(0.1, -0.1, 0.3),
     SeedDifference(0.1, 0.05, 3),

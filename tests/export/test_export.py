@@ -226,6 +226,7 @@ def test_what_is_no_ensemble_or_batch_is_refused(
         export_torch(ensemble, tmp_path / "e.pt2", example)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cases.CASES)
 def test_each_task_is_saved_loaded_compressed_and_exported(name: str, tmp_path: Path) -> None:
     case = cases.CASES[name]
