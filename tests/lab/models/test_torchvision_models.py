@@ -5,6 +5,7 @@ from urllib.error import URLError
 
 import pytest
 import torch
+from torch import Tensor
 
 from pfge.lab.models import build_model, torchvision_models
 from pfge.lab.models.torchvision_models import import_torchvision
@@ -25,6 +26,15 @@ def stand_in_for_torchvision(folder: Path, source: str, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setitem(sys.modules, "torchvision", sys)  # so that what is there now comes back afterwards
     del sys.modules["torchvision"]
+
+
+def publish(architecture: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
+    """Put a network's weights, for 1000 classes, where those of squeezenet1_1 are looked for; return them."""
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(folder))
+    (folder / "checkpoints").mkdir()
+    published = build_model(f"torchvision:{architecture}", classes=1000).state_dict()
+    torch.save(published, folder / "checkpoints" / "squeezenet1_1-b8a52dc0.pth")
+    return published
 
 
 def test_an_operator_the_import_misses_is_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,10 +121,7 @@ def test_weights_that_do_not_exist_are_answered_with_those_that_do() -> None:
 def test_weights_for_another_number_of_classes_are_used_without_their_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    (tmp_path / "checkpoints").mkdir()
-    published = build_model("torchvision:squeezenet1_1", classes=1000).state_dict()
-    torch.save(published, tmp_path / "checkpoints" / "squeezenet1_1-b8a52dc0.pth")
+    published = publish("squeezenet1_1", tmp_path, monkeypatch)
     message = (
         r"IMAGENET1K_V1 of torchvision:squeezenet1_1 has 1000 classes and the model 7: classifier.1.weight, "
     )
@@ -131,10 +138,7 @@ def test_weights_for_another_number_of_classes_are_used_without_their_head(
 def test_trained_weights_that_differ_in_more_than_the_head_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    (tmp_path / "checkpoints").mkdir()
-    published = build_model("torchvision:squeezenet1_0", classes=1000).state_dict()
-    torch.save(published, tmp_path / "checkpoints" / "squeezenet1_1-b8a52dc0.pth")
+    publish("squeezenet1_0", tmp_path, monkeypatch)
     with pytest.raises(ValueError, match="could not be loaded"):
         build_model("torchvision:squeezenet1_1", classes=7, weights="IMAGENET1K_V1")
 
@@ -155,10 +159,7 @@ def test_a_failed_download_says_where_to_put_the_file(
 
 @needs_torchvision
 def test_weights_are_read_from_the_file_put_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    (tmp_path / "checkpoints").mkdir()
-    published = build_model("torchvision:squeezenet1_1", classes=1000).state_dict()
-    torch.save(published, tmp_path / "checkpoints" / "squeezenet1_1-b8a52dc0.pth")
+    published = publish("squeezenet1_1", tmp_path, monkeypatch)
     loaded = build_model("torchvision:squeezenet1_1", classes=1000, weights="IMAGENET1K_V1").state_dict()
     assert all(torch.equal(loaded[name], published[name]) for name in published)
 
