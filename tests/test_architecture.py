@@ -18,6 +18,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 ROWS: dict[str, list[set[str]]] = {
     "": [
         {"sharding"},
+        {"frozen"},
         {"schedules", "weights"},
         {"metrics", "forward"},
         {"calibration", "batch_norm"},

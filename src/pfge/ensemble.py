@@ -12,6 +12,7 @@ from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept
 from pfge.calibration import UNSCALED, Calibration, Temperatures
 from pfge.collectors.base import Collector
 from pfge.forward import call_model, require_rereadable, require_same_order, run_model, targets_of
+from pfge.frozen import shared_part
 from pfge.metrics.example_scores import ExampleScores
 from pfge.packed import PackedMembers
 from pfge.packed.saved_ensemble import SavedEnsemble
@@ -164,7 +165,10 @@ class Ensemble:
         stored: int | None = getattr(self.members, "nbytes", None)
         if stored is not None:
             return stored
-        return len(self) * count_bytes(self.members[0]) if len(self) else 0
+        if not len(self):
+            return 0
+        once = count_bytes(shared_part(first := self.members[0]))
+        return once + len(self) * (count_bytes(first) - once)
 
     def last(self, count: int) -> "Ensemble":
         """Return the ensemble of the last members alone; the temperature of all pooled is not theirs."""

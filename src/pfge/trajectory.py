@@ -18,8 +18,9 @@ from pfge.collectors.pfge import PFGE
 from pfge.collectors.swa import SWA
 from pfge.collectors.swag import SWAG
 from pfge.forward import repeat_batches
+from pfge.frozen import shared_part, without
 from pfge.schedules import CosineRestarts, Schedule, Triangular
-from pfge.sharding import require_known_split
+from pfge.sharding import keep_parts_only, require_known_split
 from pfge.weights import (
     LiveWeights,
     Weights,
@@ -119,7 +120,9 @@ class Trajectory:
         """Set the learning rate of the coming iteration."""
         require_own_weights(self.model)
         if not self._begun:
-            weights, buffers = view_weights(self.model), buffer_names(self.model)
+            keep_parts_only(self.model)
+            self._live.freeze()
+            weights, buffers = self._live.view(), buffer_names(self.model)
             frozen = frozen_batch_norm(self.model)
             for collector in self.collectors:
                 collector.frozen_batch_norm = frozen
@@ -191,6 +194,7 @@ class Trajectory:
         self._stepped = False
         self._rates_set = None
         if self._begun:
+            self._live.freeze()
             for collector, (_, collected) in zip(self.collectors, state["collectors"], strict=True):
                 collector.frozen_batch_norm = frozenset(state.get("frozen_batch_norm", ()))
                 collector.load_state_dict(collected)
@@ -204,7 +208,9 @@ class Trajectory:
                     kept[key] = in_memory_order_of(parameter, value)
 
     def _restart(self, restart: Restart) -> None:
-        copy_into(self._live.view(), restart.weights)
+        weights, live = restart.weights, self._live.live()
+        frozen = shared_part(weights).keys() & live.keys()  # the model has these already
+        copy_into(without(live, frozen), without(weights, frozen))
         if restart.clear_momentum:
             for parameter in self.model.parameters():
                 self.optimizer.state.pop(parameter, None)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from pfge.frozen import FrozenParameters, shared_part, without
 from pfge.sharding import any_split, in_any_process, keep_parts_only, own_parts, split_like, whole
 
 __all__ = [
@@ -83,13 +84,24 @@ class LiveWeights:
 
     def __init__(self, model: nn.Module):
         self._model = model
+        self._frozen: FrozenParameters | None = None
         self._walk()
 
-    def view(self) -> Weights:
+    def freeze(self) -> None:
+        """Let `view` give one shared copy of each parameter that is frozen now, until it changes."""
+        buffers = buffer_names(self._module)
+        self._frozen = FrozenParameters((name, p) for name, p in self._named if name not in buffers)
+
+    def live(self) -> Weights:
         """Return the live tensors: writing to them changes the model."""
         if not self._is_current():
             self._walk()
         return {name: tensor.detach() for name, tensor in self._named}
+
+    def view(self) -> Weights:
+        """Return the live tensors, and shared copies of those that are frozen."""
+        weights = self.live()
+        return weights if self._frozen is None else weights | self._frozen.copies(self._named)
 
     def _walk(self) -> None:
         self._module = unwrap(self._model)
@@ -161,6 +173,13 @@ def copy_weights(weights: Weights, device: torch.device | str | None = None) -> 
         else tensor.detach().to(kept, copy=True).contiguous()
         for name, tensor in ((name, whole(tensor)) for name, tensor in weights.items())
     }
+
+
+def keep_weights(weights: Weights, device: torch.device | str | None = "cpu") -> Weights:
+    """Return a copy that refers to shared tensors instead of copying them."""
+    shared = shared_part(weights)
+    copied = copy_weights(without(weights, shared), device)
+    return {name: shared[name] if name in shared else copied[name] for name in weights}
 
 
 def load_weights(model: nn.Module, weights: Weights) -> None:
@@ -246,6 +265,11 @@ def move_towards(mean: Weights, new: Weights, fraction: float, copied: Collectio
     if any_split(new):
         mean |= {name: split_like(tensor, mean[name]) for name, tensor in new.items()}
         mean, new = own_parts(mean), own_parts(new)
+    if shared := shared_part(new):  # the mean of what never changes is itself
+        mean |= shared
+        new = without(new, shared)
+    if unfrozen := {name: tensor for name, tensor in shared_part(mean).items() if name in new}:
+        mean |= accumulator(unfrozen)
     lerped, latest = _Groups(), _Groups()
     for name, tensor in new.items():
         kept = mean[name]
@@ -362,6 +386,8 @@ def find_non_finite(weights: Weights) -> str | None:
         return name or ("another process's part of the weights" if found else None)
     # One NaN or infinity makes a sum NaN or infinite, so finite sums settle it, without a temporary copy of
     # large tensors and with one wait for the device. A sum may also overflow: then each entry is looked at.
+    if shared := shared_part(weights):  # known to be finite
+        weights = without(weights, shared)
     sums: list[Tensor] = []
     short: defaultdict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
     for tensor in weights.values():

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from pfge.collectors.base import Collector
-from pfge.weights import Weights, accumulator, average_into, copy_weights, describe_weights, move_towards
+from pfge.frozen import shared_part, without
+from pfge.weights import Weights, accumulator, average_into, describe_weights, keep_weights, move_towards
 
 
 class RunningMean:
@@ -23,6 +24,7 @@ class RunningMean:
 
     Attributes:
         count: How many points the mean has.
+        copied: Names that take the latest value.
 
     Example:
         >>> import torch
@@ -36,21 +38,23 @@ class RunningMean:
 
     def __init__(self, start: Weights, *, counted: bool, copied: Collection[str] = ()):
         self.count = int(counted)
-        self._copied = frozenset(copied)
+        self.copied = frozenset(copied)
         self._types = {name: tensor.dtype for name, tensor in start.items()}
-        self._mean = accumulator(start)
+        shared = shared_part(start)
+        wide = accumulator(without(start, shared))
+        self._mean = {name: shared[name] if name in shared else wide[name] for name in start}
 
     def __repr__(self) -> str:
         return f"RunningMean({describe_weights(self._mean)}, count={self.count})"
 
     def add(self, weights: Weights) -> None:
         """Count one more point."""
-        average_into(self._mean, weights, self.count, self._copied)
+        average_into(self._mean, weights, self.count, self.copied)
         self.count += 1
 
     def decay(self, weights: Weights, kept: float) -> None:
         """Move to kept * mean + (1 - kept) * weights instead."""
-        move_towards(self._mean, weights, 1 - kept, self._copied)
+        move_towards(self._mean, weights, 1 - kept, self.copied)
         self.count += 1
 
     def restart(self, *, counted: bool) -> None:
@@ -72,7 +76,7 @@ class RunningMean:
     def state_dict(self) -> dict[str, Any]:
         """Return all that resuming needs."""
         types = {name: str(kind).removeprefix("torch.") for name, kind in self._types.items()}
-        return {"count": self.count, "mean": self._mean, "copied": sorted(self._copied), "types": types}
+        return {"count": self.count, "mean": self._mean, "copied": sorted(self.copied), "types": types}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "RunningMean":
@@ -145,7 +149,7 @@ class OneMean(Collector):
         """
         if self._mean is None or self._last is None:
             raise ValueError(f"{self} has averaged nothing yet; train on until an iteration that is due")
-        return [copy_weights(self._mean.weights(), "cpu")]
+        return [keep_weights(self._mean.weights())]
 
     @property
     def iterations(self) -> Sequence[int | None]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, Restart, require_cycle
 from pfge.collectors.stores import Store, open_store
-from pfge.weights import Weights, copy_weights
+from pfge.weights import Weights, keep_weights
 
 
 class PFGE(Collector):
@@ -127,7 +127,7 @@ class PFGE(Collector):
         """
         if self._mean is None or not self._points():
             return super().mean_so_far()
-        return copy_weights(self._mean.weights(), "cpu")
+        return keep_weights(self._mean.weights())
 
     def unfinished(self) -> str | None:
         """Return how much of the next member there is."""

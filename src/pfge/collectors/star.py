@@ -7,7 +7,7 @@ from typing import Any
 from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, Restart
 from pfge.collectors.stores import Store, open_store
-from pfge.weights import Weights, copy_weights
+from pfge.weights import Weights, keep_weights
 
 
 class Star(Collector):
@@ -71,7 +71,7 @@ class Star(Collector):
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
         """Keep the start point, without members."""
         self._store.begin(str(self))
-        self._start = copy_weights(weights)
+        self._start = keep_weights(weights, None)
         self._mean = RunningMean(weights, counted=False, copied=buffers)
 
     def due(self, iteration: int) -> bool:
@@ -101,7 +101,7 @@ class Star(Collector):
         """
         if self._mean is None or not self._mean.count:
             return super().mean_so_far()
-        return copy_weights(self._mean.weights(), "cpu")
+        return keep_weights(self._mean.weights())
 
     def unfinished(self) -> str | None:
         """Return how much of the next member there is."""
@@ -136,5 +136,5 @@ class Star(Collector):
                 f"{self} restarts from its start point, which this state has lost; begin the run again"
             )
         self._store.load_state_dict(state["members"])
-        self._start = state["start"] and copy_weights(state["start"])
+        self._start = state["start"] and keep_weights(state["start"], None)
         self._mean = state["mean"] and RunningMean.from_state(state["mean"])

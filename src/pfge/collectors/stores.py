@@ -7,12 +7,13 @@ from typing import Any, Protocol
 
 from torch import distributed
 
+from pfge.frozen import share_equal
 from pfge.sharding import whole
 from pfge.storage.atomic_files import only_writer
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST, prepare_for_overwrite, read_manifest
-from pfge.weights import Weights, copy_weights
+from pfge.weights import Weights, copy_weights, keep_weights
 
 PATIENCE = 300.0
 """Seconds that a process waits for members that another one writes."""
@@ -61,7 +62,7 @@ class MemoryStore:
 
     def append(self, iteration: int, weights: Weights) -> None:
         """Keep a copy of the weights as the next member."""
-        self._members.append(copy_weights(weights, "cpu"))
+        self._members.append(keep_weights(weights))
         self.iterations = [*self.iterations, iteration]
 
     def members(self) -> list[Weights]:
@@ -75,7 +76,7 @@ class MemoryStore:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with these members."""
         self.iterations = list(state["iterations"])
-        self._members = [copy_weights(member) for member in state["members"]]
+        self._members = share_equal([copy_weights(member) for member in state["members"]])
 
 
 class FolderStore:

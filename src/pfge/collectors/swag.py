@@ -9,9 +9,10 @@ from torch import Tensor
 
 from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, constructor_call, require_cycle
+from pfge.frozen import shared_part, without
 from pfge.sharding import split_like, whole
 from pfge.storage.lazy_members import LazyMembers
-from pfge.weights import Weights, accumulator, copy_weights, is_averaged
+from pfge.weights import Weights, accumulator, copy_weights, is_averaged, keep_weights
 
 USUAL_VAR_CLAMP = 1e-30
 
@@ -81,14 +82,21 @@ class SWAG(Collector):
 
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
         """Start without points: w0 is none of them."""
-        random = {n: t for n, t in weights.items() if is_averaged(t) and n not in buffers}
         self._mean = RunningMean(weights, counted=False, copied=buffers)
-        self._squares = {name: tensor.zero_() for name, tensor in accumulator(random).items()}
+        self._squares = {}
+        self._start_squares(self._mean, weights)
         self._deviations = []
 
     def due(self, iteration: int) -> bool:
         """Return whether a point of the cycle is reached."""
         return iteration % self.cycle == self.phase
+
+    def _start_squares(self, mean: RunningMean, weights: Weights) -> None:
+        """Start the squares of what is random and has none: at the start all, and later what is unfrozen."""
+        frozen = shared_part(weights).keys()
+        fixed = mean.copied | frozen | self._squares.keys()
+        random = {name: tensor for name, tensor in without(weights, fixed).items() if is_averaged(tensor)}
+        self._squares |= {name: tensor.zero_() for name, tensor in accumulator(random).items()}
 
     @torch.no_grad()
     def take(self, iteration: int, weights: Weights) -> None:  # noqa: ARG002
@@ -96,6 +104,7 @@ class SWAG(Collector):
         if self._mean is None:
             raise RuntimeError(f"{self} must begin before it observes; call begin(weights) first")
         self._mean.add(weights)
+        self._start_squares(self._mean, weights)
         count, mean = self._mean.count, self._mean.wide()
         deviation = {name: weights[name] - mean[name] for name in self._squares}
         for name, tensor in deviation.items():
@@ -125,12 +134,12 @@ class SWAG(Collector):
         """
         if self._mean is None or not self._mean.count:
             raise ValueError(f"{self} has collected nothing yet; train on until an iteration that is due")
-        return copy_weights(self._mean.weights(), "cpu")
+        return keep_weights(self._mean.weights())
 
     def _sample(self, index: int) -> Weights:
         if self._mean is None:
             raise RuntimeError(f"{self} must begin before it is sampled")
-        sample = copy_weights(self._mean.weights(), "cpu")
+        sample = keep_weights(self._mean.weights())
         mean = self._mean.wide()
         columns = len(self._deviations)
         # One vector for all tensors: the low-rank part correlates weights of different layers.
@@ -140,7 +149,8 @@ class SWAG(Collector):
             noise = variance.sqrt() * _normal(tuple(squares.shape), f"{self.seed}/{index}/{name}")
             if columns > 1:
                 for weight, deviation in zip(shared, self._deviations, strict=True):
-                    noise += weight / (columns - 1) ** 0.5 * deviation[name]
+                    if name in deviation:  # it is not in those of points at which it was frozen
+                        noise += weight / (columns - 1) ** 0.5 * deviation[name]
             sample[name] = (whole(mean[name]).cpu() + self.scale**0.5 * noise).to(sample[name].dtype)
         return sample
 

@@ -110,7 +110,7 @@ def prepare_for_overwrite(path: Path) -> None:
 
 
 def _holds_members(file: Path) -> bool:
-    return file.match("member-*.safetensors") or file.match("packed-*.safetensors")
+    return any(file.match(f"{kind}-*.safetensors") for kind in ("member", "packed", "shared"))
 
 
 def is_inside(file: str) -> bool:
