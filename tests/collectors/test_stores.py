@@ -98,5 +98,5 @@ def test_where_each_process_trains_a_model_of_its_own_each_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_rank(monkeypatch, 1)
-    train(make_mlp(), [FGE(2, store=FolderStore(tmp_path / "of rank 1"))], 4)
+    train(make_mlp(), [FGE(2, store=FolderStore(str(tmp_path / "of rank 1")))], 4)
     assert EnsembleFolder.open(tmp_path / "of rank 1").iterations == [2, 4]

@@ -111,6 +111,22 @@ def test_an_ensemble_that_was_there_is_replaced(ensemble: Ensemble, saved: Path)
     assert len(load_adapters(saved, make_bert())) == 1
 
 
+def test_what_a_killed_writer_left_is_replaced(ensemble: Ensemble, tmp_path: Path) -> None:
+    (tmp_path / "saved" / "adapter-1-0a1b2c3d").mkdir(parents=True)
+    save_adapters(ensemble, tmp_path / "saved")
+    assert len([*(tmp_path / "saved").iterdir()]) == 5
+
+
+def test_an_ordinary_ensemble_and_one_of_adapters_replace_each_other(ensemble: Ensemble, saved: Path) -> None:
+    with pytest.raises(StorageError, match=r"found 'pfge-adapters'; use .*peft.load_adapters"):
+        Ensemble.load(saved, make_lora)
+    ensemble.save(saved)
+    assert len(Ensemble.load(saved, make_lora)) == 4
+    assert not [*saved.glob("adapter-*")]
+    save_adapters(ensemble, saved)
+    assert not [*saved.glob("member-*")]
+
+
 def test_saving_and_loading_use_no_random_numbers(ensemble: Ensemble, tmp_path: Path) -> None:
     base = make_bert()
     before = torch.get_rng_state()

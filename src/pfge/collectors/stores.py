@@ -86,9 +86,9 @@ class FolderStore:
         folder: The folder, with the members so far.
     """
 
-    def __init__(self, path: Path):
-        prepare_for_overwrite(path)
-        self.folder = EnsembleFolder(path)
+    def __init__(self, path: str | Path):
+        prepare_for_overwrite(Path(path))
+        self.folder = EnsembleFolder(Path(path))
 
     @property
     def iterations(self) -> list[int | None]:

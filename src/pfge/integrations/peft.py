@@ -1,7 +1,6 @@
 """Ensembles of adapters, such as LoRA's: each member is saved as peft saves it, and the base is not saved."""
 
 import hashlib
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pfge.storage.atomic_files import only_writer
 from pfge.storage.files import StorageError, measure_parts, read_tensors, write_json, write_tensors
 from pfge.storage.lazy_members import LazyMembers
 from pfge.storage.manifest import (
+    ADAPTERS,
     MANIFEST,
     FileEntry,
     commit_manifest,
@@ -35,7 +35,6 @@ from pfge.tasks.manifest import task_from_manifest, task_to_manifest
 from pfge.weights import Weights, count_bytes, view_weights
 
 TESTED = ("0.21", "0.21")
-FORMAT = "pfge-adapters"
 VERSION = 1
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"  # as peft names them
 SAMPLED = 4096
@@ -77,7 +76,7 @@ def save_adapters(ensemble: Ensemble, folder: str | Path) -> None:
             adapter = {key: member[name] for key, name in names.items()}
             entries.append(_write(path, number, adapter, config, iteration))
         manifest = {
-            "format": FORMAT,
+            "format": ADAPTERS,
             "version": VERSION,
             "method": ensemble.method,
             "model": ensemble.model,
@@ -87,9 +86,7 @@ def save_adapters(ensemble: Ensemble, folder: str | Path) -> None:
             "adapter_config": config,
             "members": [asdict(entry) for entry in entries],
         }
-        commit_manifest(path, manifest, [])
-        for other in set(path.glob("adapter-*")) - {path / entry.folder for entry in entries}:
-            shutil.rmtree(other)
+        commit_manifest(path, manifest, [], {entry.folder for entry in entries})
 
 
 def load_adapters(
@@ -116,7 +113,7 @@ def load_adapters(
     warn_if_untested("peft", TESTED)
     path = Path(folder)
     manifest = read_manifest(path)
-    require_format(path / MANIFEST, manifest, FORMAT, VERSION)
+    require_format(path / MANIFEST, manifest, ADAPTERS, VERSION)
     entries = [_parse_entry(path / MANIFEST, member) for member in manifest.get("members", [])]
     files = [verify_file(path / e.folder, e, f"adapter {number}") for number, e in enumerate(entries, 1)]
     temperatures = read_temperatures(path / MANIFEST, manifest, len(entries))

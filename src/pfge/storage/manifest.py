@@ -1,6 +1,7 @@
 """The manifest of an ensemble folder: which files count, what they must be, and what is known of them."""
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from pfge.storage.tensor_bytes import tensor_file
 from pfge.weights import Weights
 
 MANIFEST = "manifest.json"
+ADAPTERS = "pfge-adapters"
+"""The format of a folder of adapters, which `pfge.integrations.peft` reads and writes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +63,17 @@ def _entry(kind: str, size: int, digest: str) -> FileEntry:
     return FileEntry(file=f"{kind}-{digest[:16]}.safetensors", bytes=size, sha256=digest)
 
 
-def commit_manifest(path: Path, manifest: dict[str, Any], entries: Sequence[FileEntry]) -> None:
-    """Replace a folder's manifest by one that names these files, and then remove files that do not count."""
+def commit_manifest(
+    path: Path, manifest: dict[str, Any], entries: Sequence[FileEntry], folders: Collection[str] = ()
+) -> None:
+    """Replace a folder's manifest by one that names these files, and then remove what does not count.
+
+    Args:
+        path: The folder.
+        manifest: What it says from now on.
+        entries: The files that count.
+        folders: The folders of adapters that count.
+    """
     counted = {entry.file for entry in entries}
     for name in counted:
         if not (path / name).exists():
@@ -72,6 +84,8 @@ def commit_manifest(path: Path, manifest: dict[str, Any], entries: Sequence[File
     for file in path.iterdir():
         if _holds_members(file) and file.name not in counted:
             file.unlink(missing_ok=True)
+        elif _holds_adapter(file) and file.name not in folders:
+            shutil.rmtree(file)
     remove_leftovers(path)
 
 
@@ -105,12 +119,16 @@ def prepare_for_overwrite(path: Path) -> None:
     files = list(path.iterdir())
     if any(file.name == MANIFEST for file in files):
         return
-    if not all(_holds_members(file) or is_leftover(file.name) for file in files):
+    if not all(_holds_members(file) or _holds_adapter(file) or is_leftover(file.name) for file in files):
         raise StorageError(f"{path} holds other files and no ensemble; choose an empty or new folder")
 
 
 def _holds_members(file: Path) -> bool:
     return any(file.match(f"{kind}-*.safetensors") for kind in ("member", "packed", "shared"))
+
+
+def _holds_adapter(file: Path) -> bool:
+    return file.match("adapter-*-*") and file.is_dir() and not file.is_symlink()
 
 
 def is_inside(file: str) -> bool:
@@ -120,8 +138,9 @@ def is_inside(file: str) -> bool:
 
 def require_format(path: Path, manifest: dict[str, Any], name: str, version: int) -> None:
     """Refuse a manifest of another kind, or of a version that is not known here."""
-    if manifest.get("format") != name:
-        raise StorageError(f"{path} must have format {name!r}, found {manifest.get('format')!r}")
+    if (found := manifest.get("format")) != name:
+        remedy = "; use pfge.integrations.peft.load_adapters" if found == ADAPTERS else ""
+        raise StorageError(f"{path} must have format {name!r}, found {found!r}{remedy}")
     if manifest.get("version") != version:
         raise StorageError(
             f"{path} must have format version {version}, found {manifest.get('version')!r}; update pfge"
