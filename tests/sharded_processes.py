@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
 from pfge import EMA, FGE, PFGE, SWA, SWAG, Collector, Constant, Trajectory, load_checkpoint, save_checkpoint
+from pfge.collectors import Star
 from pfge.weights import load_weights, view_weights
 from tests.toys import make_batch
 
@@ -102,6 +103,12 @@ def load_while_whole(folder: Path) -> None:
     save_checkpoint(folder / f"loaded {distributed.get_rank()}", {"loss": found, "sizes": sizes})
 
 
+def restart_from_the_start(folder: Path) -> None:
+    star = Star(4, tail=2)
+    advance(start([star]), ITERATIONS)
+    save_checkpoint(folder / f"star {distributed.get_rank()}", list(star.members()))
+
+
 def apply_average(folder: Path) -> None:
     """Validate with the average between two updates."""
     swa = SWA(1)
@@ -121,6 +128,7 @@ def main(folder: Path) -> None:
     refuse_nan(folder)
     load_while_whole(folder)
     apply_average(folder)
+    restart_from_the_start(folder)
     distributed.destroy_process_group()
 
 

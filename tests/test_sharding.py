@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from pfge import FGE, SWA, Collector, Constant, Trajectory, load_checkpoint
+from pfge.collectors import Star
 from pfge.sharding import any_split, is_split, split_like, whole
 from pfge.weights import load_weights
 from tests.processes import launch_two
@@ -89,6 +90,15 @@ def test_weights_are_loaded_where_whole_parameters_were_left_behind(folder: Path
     sizes = [parts["sizes"] for parts in found]
     assert [parts["0.weight"] for parts in sizes] == [(4, 4), (3, 4)]
     assert [parts["3.bias"] for parts in sizes] == [(1,), (0,)]
+
+
+@pytest.mark.slow
+def test_a_restart_from_the_start_point_is_that_of_one_process(folder: Path) -> None:
+    star = Star(4, tail=2)
+    advance_alone(start_alone(star), ITERATIONS)
+    for rank in RANKS:
+        found = load_checkpoint(folder / f"star {rank}")
+        torch.testing.assert_close(found, list(star.members()), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
