@@ -33,10 +33,10 @@ def test_a_follower_counts_members_without_writing_them(tmp_path: Path) -> None:
 
 
 def test_a_follower_reads_the_members_that_it_has_counted(tmp_path: Path) -> None:
-    write_members(tmp_path, 1, 2, 3)
     store = FollowerStore(tmp_path)
     assert list(store.members()) == []
     store.load_state_dict({"iterations": [1, 2]})
+    write_members(tmp_path, 1, 2, 3)
     members = store.members()
     assert len(members) == 2
     for seed, member in zip((1, 2), members, strict=True):
@@ -50,6 +50,20 @@ def test_a_follower_waits_for_members_that_are_being_written(
     store.append(1, {})
     monkeypatch.setattr(stores.time, "sleep", lambda _: write_members(tmp_path, 1))
     assert_same_weights(store.members()[0], view_weights(make_mlp(1)))
+
+
+def test_a_follower_that_resumed_waits_until_later_members_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_members(tmp_path, 1, 2)  # before the run was killed, after a checkpoint with the first of them
+    writer, follower = FolderStore(tmp_path), FollowerStore(tmp_path)
+    for store in (writer, follower):
+        store.load_state_dict({"iterations": [1]})
+    assert len(follower.members()) == 1
+    follower.append(2, {})
+    other = view_weights(make_mlp(7))
+    monkeypatch.setattr(stores.time, "sleep", lambda _: writer.append(2, other))
+    assert_same_weights(follower.members()[1], other)
 
 
 def test_a_follower_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

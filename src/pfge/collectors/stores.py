@@ -138,10 +138,13 @@ class FollowerStore:
     def __init__(self, path: Path):
         self._path = path
         self.iterations: Sequence[int | None] = []
+        self._resumed = 0
+        self._manifest_before: tuple[int, int] | None = None
 
     def begin(self, method: str) -> None:  # noqa: ARG002 - the writer labels the folder
         """Start without members."""
         self.iterations = []
+        self._resumed, self._manifest_before = 0, None
 
     def append(self, iteration: int, weights: Weights) -> None:
         """Count a member, and give the writer this process's parts of it if it is split among processes."""
@@ -174,13 +177,25 @@ class FollowerStore:
         return {"iterations": list(self.iterations)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after the members that the state knows."""
+        """Continue after the members that the state knows; later ones will be made again."""
         self.iterations = list(state["iterations"])
+        self._resumed, self._manifest_before = len(self.iterations), self._version_of_manifest()
 
     def _written(self) -> list[int | None]:
-        if not (self._path / MANIFEST).exists():
+        """Return the iterations of the members that count by now."""
+        version = self._version_of_manifest()
+        if version is None:
             return []
-        return [member["iteration"] for member in read_manifest(self._path)["members"]]
+        found = [member["iteration"] for member in read_manifest(self._path)["members"]]
+        # Until the writer has replaced the manifest, later members are those of the run before.
+        return found[: self._resumed] if version == self._manifest_before else found
+
+    def _version_of_manifest(self) -> tuple[int, int] | None:
+        try:
+            status = (self._path / MANIFEST).stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns
 
 
 class SharedFolderStore:
