@@ -158,3 +158,26 @@ def test_a_metric_that_scores_do_not_have_is_left_to_the_rows(monkeypatch: pytes
     width = Metric("width", "width", "lower", lambda _: 0.0, score="width", is_main=True)
     monkeypatch.setattr(Classification, "metrics", (*Classification.metrics, width))
     assert compared({1: scores(0.9, 0.3)}, {1: scores(0.9, 0.2)}).keys() == {"accuracy", "nll"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "mean", "low", "high", "expected"),
+    [
+        (0.85, 0.03, 0.01, 0.05, "better"),  # 0.86 to 0.90
+        (0.85, 0.03, 0.01, 0.11, "within noise"),  # to 0.96, past the aim and farther than 0.85
+        (0.85, -0.03, -0.05, -0.01, "worse"),
+        (0.85, 0.13, 0.11, 0.15, "worse"),
+        (0.95, -0.03, -0.05, -0.01, "better"),
+        (0.95, 0.03, -0.01, 0.05, "within noise"),
+        (0.90, 0.01, -0.05, 0.05, "within noise"),  # away from the aim, to which side cannot be told
+    ],
+)
+def test_where_closer_is_better_the_whole_interval_must_be_closer(
+    reference: float, mean: float, low: float, high: float, expected: str
+) -> None:
+    coverage = Metric("coverage", "coverage", "closer", lambda _: 0.0, "%", aim=0.9)
+    of_images = Gap(coverage, mean, Difference(mean, low, high), None, reference=reference)
+    of_seeds = Gap(
+        coverage, mean, None, SeedDifference((low + high) / 2, (high - low) / 4, 5), reference=reference
+    )
+    assert (of_images.verdict, of_seeds.verdict) == (expected, expected)

@@ -47,11 +47,13 @@ class Gap:
         """
         if not self.over_images and not self.over_seeds:
             return None
-        of_images = self.over_images is not None and self.over_images.within_noise
-        of_seeds = (
-            self.over_seeds is not None and abs(self.over_seeds.mean) <= 2 * self.over_seeds.standard_error
-        )
-        return of_images or of_seeds
+        intervals = []
+        if self.over_images:
+            intervals.append((self.over_images.low, self.over_images.high))
+        if self.over_seeds:
+            mean, twice = self.over_seeds.mean, 2 * self.over_seeds.standard_error
+            intervals.append((mean - twice, mean + twice))
+        return not all(self._is_one_way(low, high) for low, high in intervals)
 
     @property
     def verdict(self) -> str:
@@ -62,8 +64,21 @@ class Gap:
             return UNKNOWN
         if self.within_noise:
             return "within noise"
-        start = self.reference if self.metric.better == "closer" else 0.0  # exact where the sign decides
-        return "better" if self.metric.penalty(start + self.mean) < self.metric.penalty(start) else "worse"
+        return "better" if self._change(self.mean) < 0 else "worse"
+
+    def _is_one_way(self, low: float, high: float) -> bool:
+        """Return whether every difference of an interval is for the better, or every one for the worse.
+
+        Where closer is better, a difference that may lead past the aim to the other side can be both.
+        """
+        changes = self._change(low), self._change(high)
+        return max(changes) < 0 or (min(changes) > 0 and (low > 0 or high < 0))
+
+    def _change(self, difference: float) -> float:
+        """Return a number that is below 0 where a difference is for the better."""
+        if self.metric.better != "closer":
+            return self.metric.penalty(difference)  # exact, as the sign decides
+        return self.metric.penalty(self.reference + difference) - self.metric.penalty(self.reference)
 
     def __str__(self) -> str:
         factor, digits = self.metric.factor, self.metric.digits
