@@ -32,6 +32,22 @@ def test_one_process_is_the_first_of_one() -> None:
     assert (engine.share, engine.is_first, engine.device) == ((0, 1), True, torch.device("cpu"))
 
 
+def test_a_model_of_volumes_is_placed_though_torch_has_no_such_format_for_it() -> None:
+    model = make_engine(channels_last=True).place(nn.Sequential(nn.Conv3d(1, 2, 3), nn.Conv2d(1, 2, 3)))
+    assert all(weight.is_contiguous() for weight in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"), [((1.0, 2.0), 21.0), ({"x": 1.0, "y": 2.0}, 21.0), ({"y": 1.0, "x": 2.0}, 12.0)]
+)
+def test_inputs_are_the_arguments_of_the_model(inputs: Any, expected: float) -> None:
+    class Sum(nn.Module):
+        def forward(self, x: float, y: float) -> float:
+            return x + 10 * y
+
+    assert make_engine().forward(Sum(), (inputs, None)) == expected
+
+
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_a_model_is_placed_in_the_memory_format_of_the_settings(channels_last: bool) -> None:
     model = make_engine(channels_last=channels_last).place(build_model("small_conv", classes=10, channels=1))
