@@ -5,11 +5,13 @@
 Time: of each member, what the lab does with its predictions (pooled, alone, the growing ensemble,
 temperatures) against the forward passes that gave them, in one run; the ratio is the median over members.
 Memory: peaks of processes of their own, in copies of the pooled predictions [N, C], with more members and
-with more batches.
+with more batches; and of masks of 128 x 128 pixels in 20 classes by 10 members, with four times as many
+images, in copies of one member's predictions for them.
 """
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -26,10 +28,12 @@ from pfge.lab.data import ImageSet, Normalization, evaluation_batches
 from pfge.lab.evaluation.evaluate import evaluate
 from pfge.lab.malloc import keep_freed_memory
 from pfge.lab.models import build_model
+from pfge.tasks import Classification
 from pfge.weights import view_weights
 
 CLASSES = 10
-MANY_IMAGES, MANY_CLASSES = 10_000, 1_000
+MANY_CLASSES = 1_000
+MASK_CLASSES, SIDE = 20, 128
 NORMALIZATION = Normalization((0.5,) * 3, (0.25,) * 3)
 
 
@@ -68,19 +72,39 @@ def measure_time(members: int, images: int) -> tuple[float, float]:
     return median(w / f for w, f in zip(whole, forward, strict=True)), median(forward)
 
 
-def peak_memory(members: int, batches: int) -> int:
-    """Return the peak resident bytes of a process that evaluates so many members over so many batches."""
-    code = f"from benchmarks.evaluation import evaluate_made; evaluate_made({members}, {batches})"
-    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+def peak_memory(call: str) -> int:
+    """Return the peak resident bytes of a process that calls a function of this module."""
+    code = f"from benchmarks.evaluation import *; {call}"
+    # Without the threshold, the C library keeps freed blocks of which none shows what is needed.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "100000"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    )
     return int(run.stdout)
 
 
-def evaluate_made(members: int, batches: int) -> None:
+def evaluate_masks(images: int) -> None:
+    """Evaluate masks of made images, and print the peak resident bytes."""
+    torch.manual_seed(0)
+    weights = [{"weight": torch.randn(MASK_CLASSES, 3, 1, 1)} for _ in range(10)]
+    ensemble = Ensemble(
+        weights, lambda: torch.nn.Conv2d(3, MASK_CLASSES, 1, bias=False), task=Classification()
+    )
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(images // 5):
+            yield torch.randn(5, 3, SIDE, SIDE), torch.randint(MASK_CLASSES, (5, SIDE, SIDE))
+
+    ensemble.evaluate(batches())
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def evaluate_made(members: int, batches: int, images: int) -> None:
     """Evaluate a linear model on made inputs, and print the peak resident bytes."""
     torch.manual_seed(0)
     weights = [{"weight": torch.randn(MANY_CLASSES, 8)} for _ in range(members)]
     ensemble = Ensemble(weights, lambda: torch.nn.Linear(8, MANY_CLASSES, bias=False))
-    inputs = list(torch.randn(MANY_IMAGES, 8).chunk(batches))
+    inputs = list(torch.randn(images, 8).chunk(batches))
     # Mostly what the first member predicts, so that temperatures exist.
     targets = torch.cat([x @ weights[0]["weight"].T for x in inputs]).argmax(dim=1)
     targets[::3] = 0
@@ -95,10 +119,16 @@ def main() -> None:
     members, images = (5, 2_000) if options.quick else (10, 10_000)
     keep_freed_memory()  # as the lab does
     # Before anything else: a process begins with the peak of the one that starts it.
-    copy = 4 * MANY_IMAGES * MANY_CLASSES
-    few, more_members, more_batches = (peak_memory(*x) for x in ((4, 20), (12, 20), (4, 200)))
+    many = 2_500 if options.quick else 10_000
+    copy = 4 * many * MANY_CLASSES
+    few, more_members, more_batches = (
+        peak_memory(f"evaluate_made({members}, {batches}, {many})")
+        for members, batches in ((4, 20), (12, 20), (4, 200))
+    )
+    fewer_masks, more_masks = (peak_memory(f"evaluate_masks({images})") for images in (25, 100))
     ratio, seconds = measure_time(members, images)
     by_members, by_batches = (more_members - few) / copy, (more_batches - few) / copy
+    by_masks = (more_masks - fewer_masks) / (4 * 75 * MASK_CLASSES * SIDE**2)
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, ResNet-20, {members} members, "
         f"{images} images, {seconds:.2f} s of forward passes a member\n"
@@ -111,7 +141,15 @@ def main() -> None:
     print(
         f"{'more memory for 200 batches than 20, in pooled predictions':<64}{by_batches:>8.2f}{'about 0':>10}"
     )
-    ratios = {"time": ratio, "memory_by_members": by_members, "memory_by_batches": by_batches}
+    print(
+        f"{'more memory for 100 masks than 25, in predictions of the 75':<64}{by_masks:>8.2f}{'about 0':>10}"
+    )
+    ratios = {
+        "time": ratio,
+        "memory_by_members": by_members,
+        "memory_by_batches": by_batches,
+        "memory_by_masks": by_masks,
+    }
     print(json.dumps({name: round(value, 4) for name, value in ratios.items()}))
 
 
