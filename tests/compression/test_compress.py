@@ -55,7 +55,8 @@ def test_the_result_is_an_ensemble_in_fewer_bytes_with_nearly_the_same_predictio
     assert 0 < divergence(ensemble, compressed) < 1e-3
     compressed.last(2).save(tmp_path)
     assert torch.equal(
-        Ensemble.load(tmp_path, make_mlp).predict(VALIDATION), compressed.last(2).predict(VALIDATION)
+        Ensemble.load(tmp_path, make_mlp).predict_batches(VALIDATION),
+        compressed.last(2).predict_batches(VALIDATION),
     )
 
 
