@@ -1,6 +1,7 @@
 """Calibration on held-out predictions: temperatures (Guo et al. 2017), and variances of numbers."""
 
 import math
+import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ def require_temperature(temperature: Calibration | Tensor) -> float | Tensor:
         return temperature
     if isinstance(temperature, tuple):
         raise ValueError(f"one temperature is needed, got {len(temperature)}; only labels have one each")
-    if not 0 < temperature < math.inf:
+    if not 0 < temperature <= sys.float_info.max:  # JSON has whole numbers beyond that
         raise ValueError(f"a temperature must be positive and finite, got {temperature}")
     return temperature
 

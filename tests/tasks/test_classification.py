@@ -164,6 +164,12 @@ def test_targets_that_do_not_fit_are_refused_with_their_shape(targets: Tensor, m
             use(predictions, targets)
 
 
+def test_an_empty_text_is_refused_with_its_shape() -> None:
+    predictions = TOKEN.predictions(torch.zeros(2, 0, 4))
+    with pytest.raises(ValueError, match=r"at least one example and position, got \[2, 0\]"):
+        TOKEN.score(predictions, torch.zeros(2, 0, dtype=torch.long))
+
+
 def test_logits_without_the_dimension_of_the_classes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dim=3, .* classes along dimension 3, got \[6, 4\]"):
         Classification(dim=3).predictions(torch.zeros(6, 4))

@@ -60,6 +60,7 @@ def test_a_known_task_is_made_of_its_entry() -> None:
         ({"name": "Classification", "options": {"dim": True}}, "does not take: dim must be .* got True"),
         ({"name": "Classification", "options": {"dim": [1]}}, r"does not take: dim must be .* got \[1\]"),
         ({"name": "Classification", "options": {"ignore_index": 0.5}}, "ignore_index must be .* got 0.5"),
+        ({"name": "Classification", "options": {"ignore_index": 2**63}}, "ignore_index must be .* 64 bits"),
         ({"name": "Regression", "options": {"noise": "none"}}, "noise must be .* got 'none'"),
         ({"name": "Regression", "options": {"noise": ["fixed"]}}, r"noise must be .* got \['fixed'\]"),
         ({"name": "MultiLabel", "options": {"labels": 3}}, "MultiLabel does not take: .*labels"),

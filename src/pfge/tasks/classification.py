@@ -123,8 +123,9 @@ class Classification(Task):
             raise ValueError(
                 f"dim must be the dimension of the classes, such as 1 or -1, and not 0, got {self.dim!r}"
             )
-        if self.ignore_index is not None and type(self.ignore_index) is not int:
-            raise ValueError(f"ignore_index must be a whole number or None, got {self.ignore_index!r}")
+        ignored = self.ignore_index
+        if ignored is not None and (type(ignored) is not int or abs(ignored) >= 2**63):
+            raise ValueError(f"ignore_index must be a whole number of 64 bits or None, got {ignored!r}")
 
     def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
         """Return the cross-entropy, in the outputs' own type; 0 if every position is ignored."""
