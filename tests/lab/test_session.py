@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pfge.lab.config.schema import ConfigError
-from pfge.lab.data import DataError, Images, ImageSet, Splits
+from pfge.lab.data import DataError, DataPart, ImageSet, Splits
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
 from pfge.weights import view_weights
@@ -28,7 +28,7 @@ def sizes(splits: Splits) -> tuple[int, int, int]:
     return len(splits.train), len(splits.validation), len(splits.test)
 
 
-def pictures(images: Images) -> set[bytes]:
+def pictures(images: DataPart) -> set[bytes]:
     assert isinstance(images, ImageSet)
     return {image.numpy().tobytes() for image in images.images}
 

@@ -16,7 +16,7 @@ from pfge.lab.config.schema import ConfigError, DataSettings, Experiment
 from pfge.lab.data import (
     Augmentation,
     Batch,
-    Images,
+    DataPart,
     Normalization,
     Splits,
     TrainingSource,
@@ -216,7 +216,7 @@ class Session:
             )
         return ensemble
 
-    def in_batches(self, data: Images) -> Iterable[Batch]:
+    def in_batches(self, data: DataPart) -> Iterable[Batch]:
         """Return a part of the data in order, in batches for evaluation; can be read repeatedly."""
         settings = self.experiment.data
         return evaluation_batches(
@@ -228,7 +228,7 @@ class Session:
             channels_last=self.experiment.engine.channels_last,
         )
 
-    def validation_for(self, purpose: str) -> Images:
+    def validation_for(self, purpose: str) -> DataPart:
         """Return the validation data; raise an error that names the purpose if there is none."""
         if not len(self.splits.validation):
             raise ConfigError(

@@ -9,19 +9,19 @@ from pfge.lab.data.in_memory.batches import TrainingBatches
 from pfge.lab.data.in_memory.image_set import IMAGENET_NORMALIZATION
 from pfge.lab.data.pictures.files import find_pictures
 from pfge.lab.data.pictures.streaming import StreamedPictures
-from pfge.lab.data.sources import Images, evaluation_batches, training_batches
+from pfge.lab.data.sources import DataPart, evaluation_batches, training_batches
 from tests.lab.data.made import random_images, write_pictures
 
 
 @pytest.fixture(params=["in memory", "streamed"])
-def images(request: pytest.FixtureRequest, tmp_path: Path) -> Images:
+def images(request: pytest.FixtureRequest, tmp_path: Path) -> DataPart:
     if request.param == "in memory":
         return random_images(6, height=8, width=8)
     write_pictures(tmp_path / "a", 6)
     return StreamedPictures(find_pictures(tmp_path), size=8)
 
 
-def test_any_images_give_training_batches(images: Images):
+def test_any_images_give_training_batches(images: DataPart):
     source = training_batches(images, IMAGENET_NORMALIZATION, batch_size=2, seed=0, channels_last=True)
     assert source.per_epoch == 3
     path = list(islice(source.starting_after(0), 4))
@@ -32,7 +32,7 @@ def test_any_images_give_training_batches(images: Images):
     assert torch.equal(labels, path[3][1])
 
 
-def test_every_third_batch_is_that_of_its_iteration(images: Images):
+def test_every_third_batch_is_that_of_its_iteration(images: DataPart):
     source = training_batches(images, IMAGENET_NORMALIZATION, batch_size=2, seed=0)
     path = list(islice(source.starting_after(0), 8))
     for number, expected in enumerate(([0, 3, 6], [1, 4, 7], [2, 5])):
@@ -42,7 +42,7 @@ def test_every_third_batch_is_that_of_its_iteration(images: Images):
             assert torch.equal(labels, path[iteration][1])
 
 
-def test_any_images_give_evaluation_batches(images: Images):
+def test_any_images_give_evaluation_batches(images: DataPart):
     source = evaluation_batches(images, IMAGENET_NORMALIZATION, batch_size=4)
     assert len(source) == 2
     assert torch.equal(torch.cat([labels for _, labels in source]), images.labels)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pfge import Cascade, Ensemble
-from pfge.lab.data import Images
+from pfge.lab.data import DataPart
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation.evaluate import evaluate_on
 from pfge.lab.run.folder import RunFolder
@@ -43,7 +43,7 @@ def load(session: Session, method: str) -> Ensemble:
     return ensemble.last(4) if method.endswith("*") else ensemble
 
 
-def parts(session: Session) -> dict[str, Images]:
+def parts(session: Session) -> dict[str, DataPart]:
     return session.splits.for_evaluation()
 
 

@@ -51,8 +51,8 @@ class Labeled(Protocol):
         """Return the items at `indices`, in that order."""
 
 
-class StreamedImages(Labeled, Protocol):
-    """Images that do not fit into memory, and data of any other kind: they make their own batches."""
+class BatchedPart(Labeled, Protocol):
+    """Data that makes its own batches: streamed images, tensors, and the items of a Dataset."""
 
     def fingerprint(self) -> Fingerprint:
         """Return what tells these items apart from others."""
@@ -66,13 +66,14 @@ class StreamedImages(Labeled, Protocol):
         """Return batches for evaluation; the arguments are those of the function `evaluation_batches`."""
 
 
-Images: TypeAlias = ImageSet | StreamedImages
+DataPart: TypeAlias = ImageSet | BatchedPart
+"""Training, validation or test data of any kind."""
 
 DEFAULT_AUGMENTATION = Augmentation()
 
 
 def training_batches(
-    data: Images,
+    data: DataPart,
     normalization: Normalization | None,
     *,
     batch_size: int,
@@ -118,7 +119,7 @@ def training_batches(
 
 
 def evaluation_batches(
-    data: Images,
+    data: DataPart,
     normalization: Normalization | None,
     *,
     batch_size: int,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pfge.lab.data.in_memory.image_set import DataError, Normalization
 from pfge.lab.data.seeding import generator
-from pfge.lab.data.sources import Images, Labeled
+from pfge.lab.data.sources import DataPart, Labeled
 from pfge.tasks import Task
 from pfge.tasks.manifest import DEFAULT_TASK
 
@@ -19,15 +19,15 @@ AnyLabeled = TypeVar("AnyLabeled", bound=Labeled)
 class Splits:
     """The three parts of a data set, of which `validation` may be empty, and the task that it is for."""
 
-    train: Images
-    validation: Images
-    test: Images
+    train: DataPart
+    validation: DataPart
+    test: DataPart
     normalization: Normalization | None = None  # of pictures
     task: Task = DEFAULT_TASK
 
     def __post_init__(self) -> None:
         for name in ("validation", "test"):
-            part: Images = getattr(self, name)
+            part: DataPart = getattr(self, name)
             if part.class_names != self.train.class_names:
                 raise DataError(
                     f"train and {name} must have the same classes, "
@@ -45,15 +45,15 @@ class Splits:
             raise DataError(f"{purpose} needs pictures, and this data is of another kind; leave it out")
         return self.normalization
 
-    def for_evaluation(self) -> dict[str, Images]:
+    def for_evaluation(self) -> dict[str, DataPart]:
         """Return the parts that an ensemble is measured on, by name, without empty ones."""
         parts = {"test": self.test, "validation": self.validation}
         return {name: part for name, part in parts.items() if len(part)}
 
 
 def split(
-    full_train: Images,
-    test: Images,
+    full_train: DataPart,
+    test: DataPart,
     normalization: Normalization | None,
     *,
     validation: int | float,

@@ -10,7 +10,7 @@ from torch import Tensor
 from pfge.lab.data.fingerprint import Fingerprint
 from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
 from pfge.lab.data.in_memory.inputs import ToInputs, in_memory_order
-from pfge.lab.data.sources import Batch, EvaluationSource, Images, StreamedImages
+from pfge.lab.data.sources import Batch, BatchedPart, DataPart, EvaluationSource
 from pfge.lab.evaluation.corruptions import corrupt, require_corruption
 
 
@@ -19,10 +19,10 @@ def corrupted(data: ImageSet, name: str, strength: int, seed: int) -> ImageSet: 
 
 
 @overload
-def corrupted(data: Images, name: str, strength: int, seed: int) -> Images: ...
+def corrupted(data: DataPart, name: str, strength: int, seed: int) -> DataPart: ...
 
 
-def corrupted(data: Images, name: str, strength: int, seed: int) -> Images:
+def corrupted(data: DataPart, name: str, strength: int, seed: int) -> DataPart:
     """Return the data with corrupted images and the same labels.
 
     Args:
@@ -50,7 +50,7 @@ class CorruptedStream:
             corrupted images has the same pixels.
     """
 
-    images: StreamedImages
+    images: BatchedPart
     name: str
     strength: int
     seed: int

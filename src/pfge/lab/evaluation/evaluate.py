@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pfge.calibration import Calibration
 from pfge.ensemble import Ensemble
-from pfge.lab.data import Images
+from pfge.lab.data import DataPart
 from pfge.lab.evaluation.evaluations import Evaluation, PooledEvaluation
 from pfge.lab.evaluation.in_chunks import Fitted, evaluate_in_chunks, fit_in_chunks
 from pfge.lab.evaluation.pooled_members import PooledMembers
@@ -15,7 +15,7 @@ from pfge.lab.session import Session
 from pfge.metrics.example_scores import ExampleScores
 
 
-def predict(session: Session, ensemble: Ensemble, data: Images, name: str) -> Iterator[Tensor]:
+def predict(session: Session, ensemble: Ensemble, data: DataPart, name: str) -> Iterator[Tensor]:
     """Yield each member's predictions on a part of the data, and show progress.
 
     Every process predicts its part of the data; all get the whole.
@@ -40,7 +40,7 @@ def predict(session: Session, ensemble: Ensemble, data: Images, name: str) -> It
 def evaluate_on(
     session: Session,
     ensemble: Ensemble,
-    data: Images,
+    data: DataPart,
     name: str,
     *,
     last: int | None = None,

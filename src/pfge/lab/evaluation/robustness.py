@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pfge.ensemble import Ensemble
-from pfge.lab.data import DataError, Images, Splits, evaluation_batches, load_data, take
+from pfge.lab.data import DataError, DataPart, Splits, evaluation_batches, load_data, take
 from pfge.lab.evaluation.corrupted_images import corrupted
 from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
 from pfge.lab.evaluation.evaluate import evaluate_on, predict
@@ -79,7 +79,7 @@ def calibrate(session: Session, ensemble: Ensemble, how: Literal["pooled", "memb
     return ensemble.calibrated(session.in_batches(data), data.labels, each=how == "members")
 
 
-def _pool(session: Session, ensemble: Ensemble, data: Images, name: str) -> PooledMembers:
+def _pool(session: Session, ensemble: Ensemble, data: DataPart, name: str) -> PooledMembers:
     pooled = PooledMembers(session.task, ensemble.temperatures.pooled)
     for member in predict(session, ensemble, data, name):
         pooled.add(member)
@@ -113,7 +113,7 @@ def _of_other(task: Task, scores: ExampleScores, kl: float) -> dict[str, float]:
     return {"kl_from_other": kl, **{f"{name}_of_other": value for name, value in compared.items()}}
 
 
-def _load_unknown(session: Session, name: str) -> Images:
+def _load_unknown(session: Session, name: str) -> DataPart:
     settings = session.experiment.data
     splits = load_data(name, root=settings.root_folder, download=settings.download)
     ours, theirs = _shape(session.splits), _shape(splits)
@@ -126,7 +126,7 @@ def _load_unknown(session: Session, name: str) -> Images:
 
 
 def _tell_apart(
-    session: Session, ensemble: Ensemble, known: PooledMembers, name: str, data: Images
+    session: Session, ensemble: Ensemble, known: PooledMembers, name: str, data: DataPart
 ) -> UnknownInputs:
     unknown = _pool(session, ensemble, data, name)
     of_known, of_unknown = ood_scores(known), ood_scores(unknown)

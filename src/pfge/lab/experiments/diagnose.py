@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge.ensemble import Ensemble
-from pfge.lab.data import Images, take
+from pfge.lab.data import DataPart, take
 from pfge.lab.evaluation.evaluate import evaluate_on, predict
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import AdjacentMembers, Diagnosis
@@ -115,11 +115,11 @@ def share_of_errors(task: Task, predictions: Tensor, targets: Tensor) -> float:
     return (1 - score_examples(predictions, targets).correct).mean().item()
 
 
-def _losses(session: Session, ensemble: Ensemble, data: Images, name: str) -> list[float]:
+def _losses(session: Session, ensemble: Ensemble, data: DataPart, name: str) -> list[float]:
     return [member["nll"] for member in evaluate_on(session, ensemble, data, name).members]
 
 
-def _middles(session: Session, seed: int, ensemble: Ensemble, data: Images, name: str) -> list[float]:
+def _middles(session: Session, seed: int, ensemble: Ensemble, data: DataPart, name: str) -> list[float]:
     """Return the training loss half-way between adjacent members, with BatchNorm statistics of that point."""
     members = ensemble.members
     points = [interpolate(members[i], members[i + 1], 0.5) for i in range(len(ensemble) - 1)]
@@ -127,7 +127,7 @@ def _middles(session: Session, seed: int, ensemble: Ensemble, data: Images, name
     return _losses(session, fresh, data, f"{name}, half-way")
 
 
-def _stale_loss(session: Session, ensemble: Ensemble, w0: Weights, data: Images, name: str) -> float | None:
+def _stale_loss(session: Session, ensemble: Ensemble, w0: Weights, data: DataPart, name: str) -> float | None:
     buffers = {n: w0[n] for n in buffer_names(ensemble.build_model())}
     if not any(map(is_averaged, buffers.values())):
         return None

@@ -10,7 +10,7 @@ from pfge.cascade.cascade import Cascade
 from pfge.cascade.fitting import fit_to_answers
 from pfge.compression.formats import StorageFormat, formats_of
 from pfge.ensemble import Ensemble
-from pfge.lab.data import Images
+from pfge.lab.data import DataPart
 from pfge.lab.evaluation.evaluate import predict
 from pfge.lab.evaluation.in_chunks import compare_in_chunks
 from pfge.lab.run.progress import Reporter
@@ -169,7 +169,7 @@ def _predict(task: Task, answers: Tensor, cascade: Cascade | None) -> tuple[Tens
     return found.probabilities, found.evaluated
 
 
-def _answers(session: Session, ensemble: Ensemble, data: Images, name: str) -> Tensor:
+def _answers(session: Session, ensemble: Ensemble, data: DataPart, name: str) -> Tensor:
     """Return all members' probabilities, [K, N, C]; cascades are computed from them without new passes."""
     return torch.stack(list(predict(session, ensemble, data, name)))
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pfge.connectivity.curves import Bezier
 from pfge.connectivity.plane import Plane
 from pfge.lab.config.schema import ConfigError
-from pfge.lab.data import Images, take
+from pfge.lab.data import DataPart, take
 from pfge.lab.evaluation.evaluate import evaluate_on
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import Landscape, Place, Quantity
@@ -144,7 +144,7 @@ def _axes(
 def _measure(
     session: Session, seed: int, points: Sequence[Weights], quantity: Quantity, images: int
 ) -> list[float]:
-    data: Images = session.splits.test if quantity == "test_error" else session.splits.train
+    data: DataPart = session.splits.test if quantity == "test_error" else session.splits.train
     data = take(data, min(images, len(data)), seed, part="the data")
     raw = session.make_ensemble(points)
     fresh = session.refresh_batch_norm(raw, seed, "BatchNorm of the grid", images=images)

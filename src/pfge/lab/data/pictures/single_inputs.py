@@ -5,10 +5,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pfge.lab.data import DataError, Images, ImageSet, Normalization
+from pfge.lab.data import DataError, DataPart, ImageSet, Normalization
 
 
-def read_picture_inputs(path: Path, data: Images, normalization: Normalization, shape: torch.Size) -> Tensor:
+def read_picture_inputs(
+    path: Path, data: DataPart, normalization: Normalization, shape: torch.Size
+) -> Tensor:
     """Return one picture as inputs [C, H, W], normalized.
 
     It is cropped to the shape of the data's images, around its middle, and made as large as they are.
