@@ -11,6 +11,7 @@ from tests.lab.tiny import SETTINGS, run, tiny
 FILES = (
     ".lock",
     "config.toml",
+    "data.json",
     "environment.json",
     "results.jsonl",
     "connectivity.jsonl",

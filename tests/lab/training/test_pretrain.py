@@ -179,7 +179,7 @@ def test_equal_logits_are_worth_what_chance_is(tmp_path: Path) -> None:
 
 def test_w0_and_nothing_that_a_comparison_would_add_again_stays_in_the_folder(tmp_path: Path) -> None:
     find(tiny(), tmp_path)
-    assert names_in(tmp_path) == {".lock", "config.toml", "environment.json", "seed-1"}
+    assert names_in(tmp_path) == {".lock", "config.toml", "data.json", "environment.json", "seed-1"}
     assert names_in(tmp_path / "seed-1") == {"w0.safetensors"}
 
 
