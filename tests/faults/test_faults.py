@@ -48,6 +48,7 @@ def test_a_comparison_goes_on_after_a_kill_at_any_change(tmp_path: Path) -> None
     assert files >= {
         ".lock",
         "config.toml",
+        "data.json",
         "environment.json",
         "results.jsonl",
         "seed-1/w0.safetensors",
@@ -58,6 +59,6 @@ def test_a_comparison_goes_on_after_a_kill_at_any_change(tmp_path: Path) -> None
         "seed-1/members",
         "seed-1/members/PFGE/manifest.json",
         "seed-1/ensembles/SWA/manifest.json",
-        "seed-1/ensembles/PFGE/manifest.json",
+        "seed-1/ensembles/PFGE",
         "seed-1/scores/w0.safetensors",
     }
