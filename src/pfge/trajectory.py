@@ -166,9 +166,10 @@ class Trajectory:
             "iteration": self.iteration,
             "begun": self._begun,
             "rate_ratios": self._rate_ratios,
-            "frozen_batch_norm": sorted({name for c in self.collectors for name in c.frozen_batch_norm}),
             "collectors": [[str(collector), collector.state_dict()] for collector in self.collectors],
         }
+        if frozen := sorted({name for c in self.collectors for name in c.frozen_batch_norm}):
+            state["frozen_batch_norm"] = frozen
         if training:
             state |= {"weights": view_weights(self.model), "optimizer": self.optimizer.state_dict()}
         return state
