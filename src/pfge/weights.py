@@ -167,11 +167,13 @@ def copy_weights(weights: Weights, device: torch.device | str | None = None) -> 
     """
     # contiguous_format: members are written to disk as they are, and a file has one layout.
     kept = None if device is None else torch.device(device)
+    if any_split(weights):
+        weights = {name: whole(tensor) for name, tensor in weights.items()}
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         if kept is None or tensor.device == kept
         else tensor.detach().to(kept, copy=True).contiguous()
-        for name, tensor in ((name, whole(tensor)) for name, tensor in weights.items())
+        for name, tensor in weights.items()
     }
 
 
@@ -401,7 +403,8 @@ def find_non_finite(weights: Weights) -> str | None:
         sums.append(torch.cat(tensors).sum(dtype=torch.promote_types(dtype, torch.float32)))
     if not sums:
         return None
-    if torch.stack([total.to(sums[0].device) for total in sums]).isfinite().all():
+    device = sums[0].device
+    if torch.stack([s if s.device == device else s.to(device) for s in sums]).isfinite().all():
         return None
     averaged = ((name, tensor) for name, tensor in weights.items() if is_averaged(tensor))
     return next((name for name, tensor in averaged if not tensor.isfinite().all()), None)
