@@ -6,7 +6,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, PromptTuningConfig, TaskType, get_peft_model
 from torch import Tensor, nn
-from transformers import BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification
 
 from pfge import FGE, PFGE, Constant, Ensemble, StorageError, Trajectory
 from pfge.calibration import Temperatures
@@ -89,6 +89,21 @@ def test_four_adapters_take_the_bytes_of_four_adapters(
     assert size_of(saved) <= 1.05 * (size_of(tmp_path / "base") + 4 * one)
     adapter = sum(view_weights(model)[name].nbytes for name in trained_names(make_lora()))
     assert load_adapters(saved, base).nbytes == 4 * adapter
+
+
+def test_four_members_take_one_base_and_four_adapters(tmp_path: Path) -> None:
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 200}
+    config = BertConfig(num_attention_heads=2, max_position_embeddings=8, num_labels=3, **shape)
+    model = make_lora(BertForSequenceClassification(config))
+    trained = trained_names(model)
+    ensemble = train(model, PFGE(1, 2))
+    adapter = sum(tensor.nbytes for name, tensor in view_weights(model).items() if name in trained)
+    base = sum(tensor.nbytes for name, tensor in view_weights(model).items() if name not in trained)
+    assert ensemble.nbytes == base + 4 * adapter
+    ensemble.save(tmp_path / "plain")
+    save_adapters(ensemble, tmp_path / "adapters")
+    assert size_of(tmp_path / "plain") <= 1.05 * (base + 4 * adapter)
+    assert size_of(tmp_path / "adapters") <= 4 * adapter + 0.05 * base
 
 
 def test_temperatures_are_saved(ensemble: Ensemble, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Ensembles of adapters, such as LoRA's: each member is saved as peft saves it, and the base is not saved."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,12 @@ def save_adapters(ensemble: Ensemble, folder: str | Path) -> None:
     config = _plain_config(model)
     prepare_for_overwrite(path)
     with only_writer(path):
-        entries = []
+        entries: list[Entry] = []
+        unchanged: Weights = {}
         for number, (member, iteration) in enumerate(
             zip(ensemble.members, ensemble.iterations, strict=True), 1
         ):
-            _require_only_adapter(member, model, names.values(), number)
+            _require_only_adapter(member, model, names.values(), number, unchanged)
             adapter = {key: member[name] for key, name in names.items()}
             entries.append(_write(path, number, adapter, config, iteration))
         manifest = {
@@ -218,19 +219,31 @@ def _plain_config(model: PeftModel) -> dict[str, Any]:
     return {key: sorted(value) if isinstance(value, set) else value for key, value in sorted(config.items())}
 
 
-def _require_only_adapter(member: Weights, model: PeftModel, adapter: Any, number: int) -> None:
+def _require_only_adapter(
+    member: Weights, model: PeftModel, adapter: Collection[str], number: int, unchanged: Weights
+) -> None:
+    """Raise a ValueError where a member differs from the model in more than the adapter.
+
+    Args:
+        member: The member.
+        model: The model.
+        adapter: The names of the adapter's tensors.
+        number: The member's, for the error.
+        unchanged: Tensors that were compared before, as members share frozen ones; it is added to.
+    """
     own = view_weights(model)
     if missing := sorted({*adapter} - member.keys()):
-        raise ValueError(
-            f"member {number} must have the tensors of the model's adapter, but lacks {missing[0]}"
-        )
+        raise ValueError(f"member {number} must have the tensors of the model's adapter, lacks {missing[0]}")
     for name in sorted(member.keys() - {*adapter}):
+        if unchanged.get(name) is member[name]:
+            continue
         if name not in own or not torch.equal(member[name].to(own[name].device), own[name]):
             raise ValueError(
                 f"an adapter is all that is saved of a member, but member {number} differs from the model in "
                 f"{name}, too; name its module in modules_to_save, keep BatchNorm in evaluation mode, or use "
                 "Ensemble.save"
             )
+        unchanged[name] = member[name]
 
 
 def _write(path: Path, number: int, adapter: Weights, config: dict[str, Any], iteration: int | None) -> Entry:
