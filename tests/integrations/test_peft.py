@@ -104,6 +104,9 @@ def test_four_members_take_one_base_and_four_adapters(tmp_path: Path) -> None:
     save_adapters(ensemble, tmp_path / "adapters")
     assert size_of(tmp_path / "plain") <= 1.05 * (base + 4 * adapter)
     assert size_of(tmp_path / "adapters") <= 4 * adapter + 0.05 * base
+    loaded = load_adapters(tmp_path / "adapters", model.unload())
+    loaded.save(tmp_path / "again")
+    assert size_of(tmp_path / "again") <= 1.05 * (base + 4 * adapter)
 
 
 def test_temperatures_are_saved(ensemble: Ensemble, tmp_path: Path) -> None:

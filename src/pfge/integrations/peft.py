@@ -11,6 +11,7 @@ from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from torch import Tensor, nn
 
 from pfge.ensemble import Ensemble
+from pfge.frozen import share
 from pfge.integrations.collecting import warn_if_untested
 from pfge.storage.atomic_files import only_writer
 from pfge.storage.files import StorageError, measure_parts, read_tensors, write_json, write_tensors
@@ -133,7 +134,8 @@ def load_adapters(
         adapter = read_tensors(files[index])[0]
         if adapter.keys() != names.keys():
             raise StorageError(f"{files[index]} must hold the tensors of an adapter for this base")
-        return view_weights(model) | {names[key]: tensor for key, tensor in adapter.items()}
+        base = {name: share(tensor) for name, tensor in view_weights(model).items()}
+        return base | {names[key]: tensor for key, tensor in adapter.items()}
 
     own = view_weights(model)
     nbytes = len(entries) * count_bytes({name: own[name] for name in names.values()})
