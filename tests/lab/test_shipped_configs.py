@@ -11,12 +11,17 @@ from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import load_experiment, to_toml
 from pfge.lab.data.ordering import EpochOrder
 from pfge.lab.models import build_model
+from pfge.lab.run.progress import Reporter
+from pfge.lab.session import open_session
 from pfge.methods import Setting, make_collector
+from pfge.tasks import Regression
+from tests.lab.tiny import run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EXAMPLE = CONFIGS / "example.toml"
 ALL = sorted(CONFIGS.rglob("*.toml"))
 PAPER = sorted((CONFIGS / "paper").glob("*.toml"))
+DIABETES = CONFIGS / "diabetes.toml"
 SMALL = sorted((CONFIGS / "small").glob("*.toml"))
 
 TRAINING_IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "imagenet": 1_281_167}
@@ -82,9 +87,23 @@ def test_every_config_has_a_run_folder_of_its_own() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("path", [path for path in ALL if path not in (EXAMPLE, *PAPER)], ids=identify)
+@pytest.mark.parametrize(
+    "path", [path for path in ALL if path not in (EXAMPLE, DIABETES, *PAPER)], ids=identify
+)
 def test_the_model_builds(path: Path) -> None:
     assert count_parameters(load_experiment(path)) > 10_000
+
+
+def test_diabetes_is_a_regression_with_predicted_variance(tmp_path: Path) -> None:
+    experiment = load_experiment(DIABETES, ["seeds=[1]", "ensemble.methods=['PFGE']"])
+    with open_session(experiment, tmp_path / "run", Reporter(quiet=True)) as session:
+        assert (session.task, session.outputs) == (Regression(noise="predicted"), 2)
+        assert [len(part) for part in (session.splits.train, session.splits.validation)] == [240, 60]
+        assert session.bytes_of_one == 4 * 4994
+    rows = {row["method"]: row["test"] for row in run(experiment, tmp_path / "run")}
+    # The target's standard deviation is 1, so that its mean has an RMSE of about 1 and an NLL of about 1.42.
+    assert all(0.6 < row["rmse"] < 0.75 and 0.9 < row["nll"] < 1.1 for row in rows.values())
+    assert all(0.8 < row["coverage"] < 0.97 for row in rows.values())
 
 
 # The paper's
