@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -150,6 +151,20 @@ def test_compression_is_judged_by_the_divergence_of_the_task(
         assert main(["compress", pfge(folder), out, "--trust-code", "--max-kl", "0.01"]) == 0
         told = capsys.readouterr().out
         assert "On 40 validation examples: KL 0.00" in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*SETTINGS])
+def test_an_exported_file_predicts_the_same(
+    runs: dict[str, Path], rows: Path, tmp_path: Path, capsys: Captured, kind: str
+) -> None:
+    out = tmp_path / f"{kind}.onnx"
+    assert main(["export", pfge(runs[kind]), str(out), "--trust-code"]) == 0
+    words = {"numbers": "means and variances within", "labels": "probabilities within"}
+    assert words[kind] in capsys.readouterr().out
+    graph = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+    (found,) = graph.run(None, {graph.get_inputs()[0].name: np.load(rows)})
+    np.testing.assert_allclose(found, expected(kind, runs[kind], rows).numpy(), atol=1e-4)
 
 
 def test_formats_are_measured_without_cascades(runs: dict[str, Path], capsys: Captured) -> None:

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pfge.lab.data import Normalization
-    from pfge.tasks import Task
 
 EXAMPLES = 4
 
@@ -41,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
 
     from pfge.ensemble import Ensemble
     from pfge.export import export_onnx, export_torch
+    from pfge.tasks import Regression
 
     session = open_session_of(options)
     # Without the engine's forward pass: the file takes only inputs, in float32.
@@ -52,23 +52,18 @@ def run(options: argparse.Namespace) -> int:
             "wrap the model in one that takes a tensor"
         )
     if options.format == "onnx":
-        names = session.splits.train.class_names
+        names = None if isinstance(ensemble.task, Regression) else session.splits.train.class_names or None
         exported = export_onnx(ensemble, options.out, example, classes=names)
     else:
         exported = export_torch(ensemble, options.out, example)
     weights = "packed" if exported.packed else "as they are"
     print(
         f"{exported.path}: {len(ensemble)} members, {exported.bytes:,} bytes, weights {weights}, "
-        f"{_predicted(ensemble.task)} within {exported.largest_difference:.1g} of PyTorch's; "
+        f"{'means and variances' if isinstance(ensemble.task, Regression) else 'probabilities'} within "
+        f"{exported.largest_difference:.1g} of PyTorch's; "
         f"inputs {_shape(example)}, {_normalization(session.splits.normalization)}"
     )
     return 0
-
-
-def _predicted(task: "Task") -> str:
-    from pfge.tasks import Regression
-
-    return "means and variances" if isinstance(task, Regression) else "probabilities"
 
 
 def _shape(example: "Tensor") -> str:
