@@ -224,6 +224,7 @@ def without_validation(finished: Path, folder: Path) -> Path:
     shutil.copytree(finished, folder / "run")
     config = folder / "run" / "config.toml"
     config.write_text(config.read_text().replace("halve_test = true", "halve_test = false"))
+    (folder / "run" / "data.json").unlink()  # of the data with halves
     return folder / "run" / "seed-1" / "ensembles" / "PFGE"
 
 
