@@ -136,7 +136,7 @@ class Session:
             inputs, targets = self._first_batch(1)
             try:
                 outputs = self.engine.forward(model, (inputs,))
-            except (RuntimeError, TypeError) as error:
+            except (RuntimeError, TypeError, ValueError) as error:
                 reason = str(error).splitlines()[0]
                 raise ConfigError(
                     f"model.name = {self.experiment.model.name!r} must take the inputs of data.name = "
