@@ -167,8 +167,11 @@ def copy_weights(weights: Weights, device: torch.device | str | None = None) -> 
     """
     # contiguous_format: members are written to disk as they are, and a file has one layout.
     kept = None if device is None else torch.device(device)
-    if any_split(weights):
-        weights = {name: whole(tensor) for name, tensor in weights.items()}
+    if any_split(weights):  # put together one at a time: not all may fit on the device
+        return {
+            name: whole(tensor).detach().to(kept or tensor.device, copy=True).contiguous()
+            for name, tensor in weights.items()
+        }
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         if kept is None or tensor.device == kept

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import distributed
 
 from pfge.frozen import share_equal
-from pfge.sharding import whole
+from pfge.sharding import any_split, whole
 from pfge.storage.atomic_files import only_writer
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import StorageError
@@ -109,7 +109,7 @@ class FolderStore:
 
     def append(self, iteration: int, weights: Weights) -> None:
         """Write the next member."""
-        self.folder.append({name: whole(tensor) for name, tensor in weights.items()}, iteration)
+        self.folder.append(keep_weights(weights) if any_split(weights) else weights, iteration)
 
     def members(self) -> Sequence[Weights]:
         """Return the members so far, each read when it is asked for."""
