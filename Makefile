@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 .PHONY: help demo test lint types clean
 
 help:
-	@echo "make demo   compare PFGE with SWA, FGE and SWAG on real data, in about a minute"
+	@echo "make demo   compare PFGE with SWA, FGE and SWAG and make a report, in under a minute"
 	@echo "make test   lint, types and the whole test suite"
 	@echo "make clean  remove the virtual environment"
 
@@ -21,7 +21,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	$(BIN)/pfge compare
+	$(BIN)/pfge compare configs/demo.toml
+	$(BIN)/pfge report runs/demo
 
 lint: $(READY)
 	$(BIN)/ruff check .

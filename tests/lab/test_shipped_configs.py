@@ -25,7 +25,7 @@ DIABETES = CONFIGS / "diabetes.toml"
 SMALL = sorted((CONFIGS / "small").glob("*.toml"))
 
 TRAINING_IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "imagenet": 1_281_167}
-CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet": 1000}
+CLASSES = {"mnist1d": 10, "cifar10": 10, "cifar100": 100, "imagenet": 1000}
 PER_EPOCH = {"cifar10": 390, "cifar100": 390, "imagenet": 10_009}  # whole batches of 128
 PARAMETERS = {
     "cifar10-vgg16": 15_245_130,

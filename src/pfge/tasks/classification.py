@@ -227,6 +227,9 @@ class AssumedClassification(Classification):
     Outputs of another shape could mean several things, so that they are refused until a task is named.
     """
 
+    def __repr__(self) -> str:
+        return "Classification()"  # in messages: the user has not met this class
+
     @property
     def metrics(self) -> tuple[Metric, ...]:  # type: ignore[override]
         """Those of examples without positions."""
