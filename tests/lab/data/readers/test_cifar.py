@@ -27,7 +27,8 @@ def small(cifar: Cifar) -> Cifar:
         )
         return replace(layout, train=train, test=test)
 
-    return replace(cifar, layouts=tuple(shrunk(layout) for layout in cifar.layouts))
+    layouts = tuple(shrunk(layout) for layout in cifar.layouts)
+    return replace(cifar, names_sha256=None, layouts=layouts)
 
 
 def python2_string(text: bytes) -> bytes:
@@ -209,3 +210,19 @@ def test_the_official_files_hold_fifty_thousand_training_and_ten_thousand_test_i
         assert sum(file.images for file in layout.train) == 50_000
         assert sum(file.images for file in layout.test) == 10_000
         assert layout.url.startswith("https://www.cs.toronto.edu/~kriz/")
+
+
+@pytest.mark.parametrize("kind", [BINARY, PICKLED])
+def test_other_names_of_classes_than_the_published_are_refused(tmp_path: Path, kind: int) -> None:
+    cifar = replace(small(CIFAR10), names_sha256=CIFAR10.names_sha256)
+    names = write(cifar, kind, tmp_path) / cifar.layouts[kind].names
+    with pytest.raises(DataError, match=f"{names.name} must hold the published names of the classes"):
+        load_cifar(cifar, tmp_path)
+    load_cifar(cifar, tmp_path, verify=False)
+    published = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    if kind == BINARY:
+        names.write_text("\n".join(published))
+    else:
+        listed = python2_list([python2_string(name.encode()) for name in published])
+        names.write_bytes(python2_pickle({cifar.names_key: listed}))
+    assert load_cifar(cifar, tmp_path)[0].class_names == tuple(published)

@@ -1,5 +1,6 @@
 """CIFAR-10 and CIFAR-100, from either official layout: binary, or pickled for Python."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from pfge.lab.data.in_memory.image_set import DataError, ImageSet
 from pfge.lab.data.readers.cifar_files import Cifar, CifarFile, CifarLayout
 from pfge.lab.data.readers.download import check_md5, fetch_folder
 from pfge.lab.data.readers.restricted_pickle import read_plain_pickle
+from pfge.storage.bounded_files import read_bounded
 
 _PIXELS = 3 * 32 * 32
+_LONGEST_NAMES = 100_000
 
 
 def load_cifar(
@@ -24,10 +27,12 @@ def load_cifar(
         cifar: `CIFAR10` or `CIFAR100`.
         root: The folder that holds an official folder, or that folder itself.
         download: Whether to fetch the data if it is not there.
-        verify: Whether files must have their published md5.
+        verify: Whether files must have their published md5, and classes their published names.
     """
     layout, folder = _find(cifar, root, download)
     names = _read_names(folder / layout.names, cifar, layout)
+    if verify:
+        _check_names(folder / layout.names, names, cifar)
     train = [_read(folder, file, cifar, layout, names, verify) for file in layout.train]
     test = [_read(folder, file, cifar, layout, names, verify) for file in layout.test]
     return _join(train), _join(test)
@@ -54,8 +59,21 @@ def _find(cifar: Cifar, root: Path, download: bool) -> tuple[CifarLayout, Path]:
 
 def _read_names(path: Path, cifar: Cifar, layout: CifarLayout) -> tuple[str, ...]:
     if not layout.pickled:
-        return tuple(path.read_text().split())
-    return tuple(_field(path, read_plain_pickle(path), cifar.names_key, list))
+        return tuple(read_bounded(path, _LONGEST_NAMES).decode("utf-8", errors="replace").split())
+    names = _field(path, read_plain_pickle(path), cifar.names_key, list)
+    if not all(isinstance(name, str) for name in names):
+        raise DataError(f"{path} must hold texts under {cifar.names_key!r}; fetch it again (--download)")
+    return tuple(names)
+
+
+def _check_names(path: Path, names: tuple[str, ...], cifar: Cifar) -> None:
+    # Not the md5 of the file: none was published of the binary layout's.
+    digest = hashlib.sha256("\n".join(names).encode(errors="replace")).hexdigest()
+    if cifar.names_sha256 not in (None, digest):
+        raise DataError(
+            f"{path} must hold the published names of the classes of {cifar.name}, but holds others; "
+            "delete it and fetch it again (--download)"
+        )
 
 
 def _read(

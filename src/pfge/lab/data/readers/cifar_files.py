@@ -53,6 +53,7 @@ class Cifar:
         label_bytes: Bytes before the pixels of a binary record; the last is the class.
         label_key: Where a pickle keeps the classes.
         names_key: Where a pickle keeps the class names.
+        names_sha256: Of the class names, a line each without an end; None if others may be there.
         normalization: The statistics of the training images.
         layouts: The official forms; the first is the one to download.
     """
@@ -61,6 +62,7 @@ class Cifar:
     label_bytes: int
     label_key: str
     names_key: str
+    names_sha256: str | None
     normalization: Normalization
     layouts: tuple[CifarLayout, ...]
 
@@ -87,6 +89,7 @@ CIFAR10 = Cifar(
     label_bytes=1,
     label_key="labels",
     names_key="label_names",
+    names_sha256="bb3914949cecedee6d1257f7f5fdb8f43fa3b2c8095fd1763161caf1b873fe59",
     normalization=Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     layouts=(
         CifarLayout(
@@ -115,6 +118,7 @@ CIFAR100 = Cifar(
     label_bytes=2,  # the superclass, then the class
     label_key="fine_labels",
     names_key="fine_label_names",
+    names_sha256="fbe8ad23bbaf24969898a386833b49c3aaf6ad1119d43f7b41cdea1b3416d578",
     normalization=Normalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     layouts=(
         CifarLayout(
