@@ -17,6 +17,7 @@ from pfge.compression import PackSettings
 from pfge.storage.lazy_members import LazyMembers
 from pfge.tasks import Classification
 from pfge.weights import copy_weights, view_weights
+from tests.resealed import edit_json
 from tests.tasks.cases import CASES, ROWS, Case
 from tests.tasks.fractions import Fractions
 from tests.toys import assert_same_weights, make_batch, make_mlp, train
@@ -344,9 +345,7 @@ def test_another_task_is_named_in_the_manifest(tmp_path: Path, packed: bool) -> 
 
 def test_a_task_that_is_known_comes_back_from_the_manifest(tmp_path: Path) -> None:
     Ensemble(make_members(), make_mlp).save(tmp_path)
-    path = tmp_path / "manifest.json"
-    entry = {"task": {"name": "Classification", "options": {}}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | entry))
+    edit_json(tmp_path / "manifest.json", task={"name": "Classification", "options": {}})
     assert Ensemble.load(tmp_path, make_mlp).task == Classification()
 
 

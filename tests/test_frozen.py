@@ -28,6 +28,7 @@ from pfge import (
 from pfge.collectors import Star
 from pfge.frozen import has_same_bits, is_shared
 from pfge.weights import buffer_names, count_bytes, view_weights
+from tests.resealed import edit_json
 from tests.toys import assert_same_weights
 
 X = torch.randn(5, 64, generator=torch.Generator().manual_seed(3))
@@ -230,8 +231,7 @@ def shared_file(folder: Path) -> Path:
 
 
 def edit_shared(folder: Path, entry: Any) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "shared": entry}))
+    edit_json(folder / "manifest.json", shared=entry)
 
 
 def test_the_manifest_names_the_shared_file_and_has_a_version_that_says_so(folder: Path) -> None:

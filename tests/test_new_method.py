@@ -17,7 +17,7 @@ from pfge.methods import METHODS, Method, Style, register
 from pfge.reports.page.page import make_page
 from pfge.reports.run import Run
 from tests.cli.test_plan import PLAN
-from tests.lab.tiny import Stopped, counted_steps, outcome, run, tiny
+from tests.lab.tiny import Stopped, counted_steps, outcome, read_lines, run, tiny
 from tests.reports.page.test_page import Read
 
 QUIET = Reporter(quiet=True)
@@ -64,8 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows(folder: Path) -> dict[str, dict[str, Any]]:
-    lines = (folder / "results.jsonl").read_text().splitlines()
-    return {row["method"]: row for row in map(json.loads, lines)}
+    return {row["method"]: row for row in read_lines(folder / "results.jsonl")}
 
 
 def members(folder: Path, method: str) -> list[bytes]:

@@ -14,6 +14,7 @@ from pfge.integrations.peft import CONFIG, WEIGHTS, load_adapters, save_adapters
 from pfge.storage.manifest import MANIFEST
 from pfge.weights import copy_weights, trained_names, view_weights
 from tests.integrations.test_transformers import BATCH, make_bert, make_trainer
+from tests.resealed import edit_json
 from tests.toys import assert_same_weights, make_mlp
 
 INPUTS = {key: value for key, value in BATCH.items() if key != "labels"}
@@ -215,8 +216,7 @@ def test_members_that_differ_elsewhere_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_foreign_manifest_is_refused(change: dict[str, Any], message: str, saved: Path) -> None:
-    manifest = json.loads((saved / MANIFEST).read_text())
-    (saved / MANIFEST).write_text(json.dumps(manifest | change))
+    edit_json(saved / MANIFEST, **change)
     with pytest.raises(StorageError, match=message):
         load_adapters(saved, make_bert())
 

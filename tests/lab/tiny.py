@@ -1,5 +1,6 @@
 """A comparison small enough to be run many times in a test."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.experiments.compare import compare
 from pfge.lab.run.progress import Reporter
+from pfge.storage.seals import unseal
 
 SETTINGS = (
     "name=tiny",
@@ -56,6 +58,11 @@ def counted_steps(stop_after: int | None = None) -> Iterator[list[int]]:
         yield count
     finally:
         handle.remove()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file of results without their digests, which must be right."""
+    return [unseal(json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def outcome(folder: Path) -> dict[str, bytes]:

@@ -10,7 +10,9 @@ import torch
 from pfge import Ensemble, StorageError
 from pfge.calibration import Temperatures
 from pfge.storage import ensemble_folder
+from pfge.storage.files import read_json_object, write_json
 from pfge.tasks import MultiLabel
+from tests.resealed import edit_json
 from tests.test_ensemble import X, expected, make_members
 from tests.toys import assert_same_weights, make_mlp
 
@@ -22,8 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def edit_manifest(folder: Path, **changes: Any) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    edit_json(folder / "manifest.json", **changes)
 
 
 def member_files(folder: Path) -> list[Path]:
@@ -203,9 +204,9 @@ def test_temperatures_of_labels_are_saved_with_the_ensemble(tmp_path: Path) -> N
 
 
 def test_a_manifest_without_temperatures_has_none(folder: Path) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = read_json_object(folder / "manifest.json")
     del manifest["temperature"], manifest["member_temperatures"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_json(folder / "manifest.json", manifest)
     loaded = Ensemble.load(folder, make_mlp)
     assert loaded.temperatures == Temperatures()
 

@@ -1,6 +1,7 @@
 """Ensembles of adapters, such as LoRA's: each member is saved as peft saves it, and the base is not saved."""
 
 import hashlib
+import json
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from pfge.ensemble import Ensemble
 from pfge.frozen import share
 from pfge.integrations.collecting import warn_if_untested
 from pfge.storage.atomic_files import only_writer
-from pfge.storage.files import StorageError, measure_parts, read_tensors, write_json, write_tensors
+from pfge.storage.files import StorageError, measure_parts, read_tensors, write_tensors, write_text
 from pfge.storage.lazy_members import LazyMembers
 from pfge.storage.manifest import (
     ADAPTERS,
@@ -254,7 +255,7 @@ def _write(path: Path, number: int, adapter: Weights, config: dict[str, Any], it
     folder = path / f"adapter-{number}-{digest[:8]}"
     folder.mkdir(exist_ok=True)
     write_tensors(folder / WEIGHTS, adapter, metadata)
-    write_json(folder / CONFIG, config)
+    write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")  # peft's own file, without a key of ours
     return Entry(folder=folder.name, file=WEIGHTS, bytes=size, sha256=digest, iteration=iteration)
 
 

@@ -10,7 +10,7 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import ComparisonRow
 from pfge.metrics.significance import Difference, SeedDifference, paired_bootstraps, seed_difference
 from pfge.reports.statistics import by_method, examples_of, paired_metrics, task_of
-from pfge.storage.files import read_tensors
+from pfge.storage.recorded_tensors import read_recorded
 from pfge.tasks import Metric
 
 UNKNOWN = "noise unknown"
@@ -165,7 +165,7 @@ def _read_scores(folder: RunFolder, rows: Sequence[ComparisonRow], part: str) ->
     return {
         seed: {
             name.removeprefix(prefix): values
-            for name, values in read_tensors(file)[0].items()
+            for name, values in read_recorded(file).items()
             if name.startswith(prefix) and "calibrated" not in name
         }
         for seed, file in files.items()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pfge.storage.atomic_files import atomic_path
 from pfge.storage.bounded_files import UnreadableFileError, read_bounded
+from pfge.storage.seals import BrokenSealError, seal, unseal
 from pfge.storage.tensor_bytes import tensor_file
 from pfge.weights import Weights
 
@@ -36,18 +37,22 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def json_text(value: Any) -> str:
-    """Return a value as JSON for people and programs."""
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+def json_text(value: Mapping[str, Any]) -> str:
+    """Return an object as JSON for people and programs, with the SHA-256 of its content."""
+    return json.dumps(seal(value), indent=2, ensure_ascii=False) + "\n"
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON, atomically."""
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object as JSON with the SHA-256 of its content, atomically."""
     write_text(path, json_text(value))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that must hold an object."""
+    """Read a JSON file that must hold an object, and check its content if it states a SHA-256.
+
+    Raises:
+        StorageError: The file is missing, damaged or another one.
+    """
     try:
         value = json.loads(read_bounded(path).decode())
     except FileNotFoundError:
@@ -58,7 +63,10 @@ def read_json_object(path: Path) -> dict[str, Any]:
         raise StorageError(f"{path} must be JSON, but {error}; it may be truncated or another file") from None
     if not isinstance(value, dict):
         raise StorageError(f"{path} must hold a JSON object, found {type(value).__name__}")
-    return value
+    try:
+        return unseal(value)
+    except BrokenSealError as error:
+        raise StorageError(f"{path} is not as it was written: {error}") from None
 
 
 def write_tensors(

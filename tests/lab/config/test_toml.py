@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfge.lab.config.schema import ConfigError, EnsembleSettings, Experiment, ModelSettings
-from pfge.lab.config.toml import differences, load_experiment, to_toml
+from pfge.lab.config.toml import differences, is_sealed_toml, load_experiment, seal_toml, to_toml
 from pfge.methods import Setting
 from pfge.tasks import Classification
 from pfge.tasks.manifest import KNOWN
@@ -342,3 +342,30 @@ def test_what_would_give_other_results_is_told_with_both_values() -> None:
 )
 def test_what_cannot_change_results_is_no_difference(override: str) -> None:
     assert differences(Experiment(), load_experiment(None, [override])) == []
+
+
+def test_a_config_that_states_its_digest_must_have_it(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    experiment = load_experiment(None, ["ensemble.cycle=4"])
+    file.write_text(seal_toml(to_toml(experiment)))
+    assert is_sealed_toml(file.read_text())
+    assert load_experiment(file) == experiment
+    whole = file.read_text()
+    for damaged in (
+        whole.replace("cycle = 4", "cycle = 5"),
+        whole[:-20],
+        whole.replace("[data]", "# [data]"),
+    ):
+        file.write_text(damaged)
+        with pytest.raises(ConfigError, match=r"config\.toml (is not as it was written|must be TOML)"):
+            load_experiment(file)
+    _, _, edited = whole.replace("cycle = 4", "cycle = 5").partition("\n")
+    file.write_text(edited)
+    assert load_experiment(file).ensemble.cycle == 5
+
+
+@pytest.mark.parametrize("text", ["", "# sha256 of wh"])
+def test_a_config_without_any_setting_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(ConfigError, match="has no setting; it may be truncated"):
+        load_experiment(tmp_path / "config.toml")

@@ -110,6 +110,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(finished: Path, tmp_p
         "ensembles",
         "scores",
         "w0.safetensors",
+        "w0.safetensors.sha256",
     }
 
 

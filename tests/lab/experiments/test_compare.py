@@ -38,7 +38,7 @@ from pfge.schedules import pretraining_schedule
 from pfge.storage import ensemble_folder, manifest
 from pfge.storage.files import read_tensors
 from pfge.weights import view_weights
-from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
+from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, read_lines, run, tiny
 from tests.toys import assert_same_weights
 
 CYCLE, LOW, HIGH = 2, 5e-4, 0.05
@@ -66,7 +66,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(finished: Path) -> Results:
-    return [json.loads(line) for line in (finished / "results.jsonl").read_text().splitlines()]
+    return read_lines(finished / "results.jsonl")
 
 
 def row(results: Results, method: str) -> dict[str, Any]:
@@ -386,6 +386,7 @@ def test_a_finished_run_keeps_nothing_that_only_an_unfinished_one_needs(finished
         "ensembles",
         "scores",
         "w0.safetensors",
+        "w0.safetensors.sha256",
     ]
 
 
@@ -443,7 +444,7 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
             lambda *call: call[0].name == "pfge-fork.checkpoint",
         ),
         ("pfge.lab.training.resumable.save_checkpoint", lambda *call: call[1]["iteration"] == LENGTH),
-        ("pfge.lab.training.pretrain.write_tensors", lambda *call: call[0].name == "w0.safetensors"),
+        ("pfge.storage.recorded_tensors.write_tensors", lambda *call: call[0].name == "w0.safetensors"),
         ("pfge.lab.experiments.compare._tidy", lambda *_: True),
     ],
     ids=[
@@ -482,6 +483,7 @@ def test_a_run_that_was_stopped_before_a_write_ends_as_if_it_had_not_been(
         "ensembles",
         "scores",
         "w0.safetensors",
+        "w0.safetensors.sha256",
     ]
 
 

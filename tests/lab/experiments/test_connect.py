@@ -22,7 +22,7 @@ from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.schedules import pretraining_schedule
 from pfge.weights import trained_names, view_weights
-from tests.lab.tiny import Stopped, counted_steps, run, tiny
+from tests.lab.tiny import Stopped, counted_steps, read_lines, run, tiny
 
 LENGTH, POINTS = 6, 5
 SETTINGS = (
@@ -63,7 +63,7 @@ def connected(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def lines(folder: Path) -> Results:
-    return [json.loads(line) for line in (folder / "connectivity.jsonl").read_text().splitlines()]
+    return read_lines(folder / "connectivity.jsonl")
 
 
 # The numbers
@@ -227,7 +227,7 @@ def test_after_a_kill_the_bytes_are_those_of_a_run_that_was_not_killed(
         again(folder, often, pairs=1)
     assert (folder / "connectivity.jsonl").read_bytes() == (connected / "connectivity.jsonl").read_bytes()
     left = sorted(file.name for file in (folder / "seed-1").iterdir())
-    assert left == ["curves", "ensembles", "scores", "w0.safetensors"]
+    assert left == ["curves", "ensembles", "scores", "w0.safetensors", "w0.safetensors.sha256"]
     # A kill comes before the checkpoint of its own step; without checkpoints a pair begins anew.
     finished = steps - 1 if seconds == 0 else (steps - 1) // LENGTH * LENGTH
     assert made == [2 * LENGTH - finished]

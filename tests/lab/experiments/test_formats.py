@@ -20,7 +20,7 @@ from pfge.metrics.functional import accuracy, negative_log_likelihood
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.files import StorageError
 from tests.lab.experiments.test_compare import small_conv
-from tests.lab.tiny import Stopped, run, tiny
+from tests.lab.tiny import Stopped, read_lines, run, tiny
 
 VALIDATION = 100
 SETTINGS = (
@@ -72,7 +72,7 @@ def digits() -> Splits:
 
 
 def lines(folder: Path, file: str = "formats.jsonl") -> Rows:
-    return [json.loads(line) for line in (folder / file).read_text().splitlines()]
+    return read_lines(folder / file)
 
 
 def row_of(folder: Path, method: str, stored_as: str, cascade: bool = False) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A run refuses data that is not its own any more."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from pfge.cli.main import main
 from pfge.lab.config.schema import Experiment
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
+from pfge.storage.files import read_json_object
 from tests.lab.data.made import write_pictures
 from tests.lab.tiny import run, tiny
 
@@ -68,7 +68,7 @@ def test_a_run_from_before_fingerprints_still_works_and_gets_none(tmp_path: Path
 def test_a_run_killed_before_it_kept_its_data_keeps_it_later(tmp_path: Path) -> None:
     for _ in range(2):
         with open_session(tiny(), tmp_path, Reporter(quiet=True)):
-            kept = json.loads((tmp_path / "data.json").read_text())
+            kept = read_json_object(tmp_path / "data.json")
             assert [part["count"] for part in kept.values()] == [1000, 0, 797]
         (tmp_path / "data.json").unlink()
 

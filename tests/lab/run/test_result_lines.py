@@ -11,6 +11,7 @@ import pytest
 from pfge.lab.run.result_lines import append_row, read_rows, require_rows
 from pfge.lab.run.results import ComparisonRow
 from pfge.storage.files import StorageError
+from pfge.storage.seals import KEY, seal
 from pfge.tasks.manifest import DEFAULT_TASK
 from tests.reports.made_run import result
 from tests.tasks.fractions import Fractions
@@ -47,7 +48,27 @@ def test_appending_leaves_what_was_there(path: Path) -> None:
     append_row(path, FIRST)
     before = path.read_bytes()
     append_row(path, SECOND)
-    assert path.read_bytes() == before + json.dumps(SECOND.to_json()).encode() + b"\n"
+    assert path.read_bytes() == before + json.dumps(seal(SECOND.to_json())).encode() + b"\n"
+
+
+def test_a_line_that_is_not_as_it_was_written_is_not_used(path: Path) -> None:
+    append_row(path, FIRST)
+    append_row(path, SECOND)
+    first, second = path.read_text().splitlines(keepends=True)
+    path.write_text(first + second.replace('"seed": ', '"seed": 1', 1))
+    found = read_rows(path, ComparisonRow)
+    assert found.rows == [FIRST]
+    assert found.left_out[0].startswith(
+        "line 2 of results.jsonl is left out: its content does not have the SH"
+    )
+    with pytest.raises(StorageError, match=f"SHA-256 that it states.*remove {KEY}; otherwise remove results"):
+        rows(path)
+
+
+def test_a_line_without_a_digest_is_read(path: Path) -> None:
+    write(path, FIRST.to_json())
+    append_row(path, SECOND)
+    assert rows(path) == [FIRST, SECOND]
 
 
 def test_a_torn_last_line_is_not_read(path: Path) -> None:

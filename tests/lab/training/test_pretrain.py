@@ -15,7 +15,7 @@ from pfge.lab.run.results import StartWeights
 from pfge.lab.session import open_session
 from pfge.lab.training.pretrain import find_w0, pretrain, read_w0
 from pfge.storage.checkpoint import load_checkpoint
-from pfge.storage.files import StorageError, read_tensors, write_tensors
+from pfge.storage.files import StorageError, checksum, read_json_object, read_tensors, write_tensors
 from pfge.weights import view_weights
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
 from tests.toys import assert_same_weights
@@ -64,7 +64,7 @@ def test_no_epochs_leave_the_model_as_it_is_built(tmp_path: Path) -> None:
         built = view_weights(session.build_seeded_model(1))
     assert steps == [0]
     assert_same_weights(w0, built)
-    assert names_in(tmp_path / "seed-1") == {"w0.safetensors"}
+    assert names_in(tmp_path / "seed-1") == {"w0.safetensors", "w0.safetensors.sha256"}
 
 
 def test_w0_is_read_where_it_is_and_not_made_where_it_is_not(tmp_path: Path) -> None:
@@ -120,6 +120,36 @@ def test_a_file_needs_neither_training_nor_options(tmp_path: Path) -> None:
         find(tiny(FLAT, f"pretrain.weights={file}", "pretrain.options.fails=true"), tmp_path / "run")
     assert steps == [0]
     assert_same_weights(w0_of(tmp_path / "run"), view_weights(make_flat(10, value=0.25)))
+
+
+def test_every_seed_begins_with_the_same_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.safetensors"
+    out = tmp_path / "run"
+    experiment = tiny(FLAT, f"pretrain.weights={file}", "seeds=[1,2]")
+    write_tensors(file, view_weights(make_flat(10, value=0.25)))
+    with open_session(experiment, out, QUIET) as session:
+        find_w0(session, 1)
+        kept = read_json_object(out / "weights.json")
+        assert kept == {"file": "mine.safetensors", "sha256": checksum(file)}
+        write_tensors(file, view_weights(make_flat(10, value=0.5)))
+        find_w0(session, 1)  # in the run by now
+        with pytest.raises(
+            StorageError, match=r"began with weights of SHA-256 .* restore the file, or give another"
+        ):
+            find_w0(session, 2)
+    assert not (out / "seed-2" / "w0.safetensors").exists()
+
+
+def test_a_damaged_w0_is_refused(tmp_path: Path) -> None:
+    find(tiny(FLAT, "pretrain.epochs=0"), tmp_path)
+    file = tmp_path / "seed-1" / "w0.safetensors"
+    whole = bytearray(file.read_bytes())
+    whole[-1] ^= 1
+    file.write_bytes(whole)
+    with open_session(tiny(FLAT, "pretrain.epochs=0"), tmp_path, QUIET) as session:
+        for read in (find_w0, read_w0):
+            with pytest.raises(StorageError, match=r"w0\.safetensors must have SHA-256"):
+                read(session, 1)
 
 
 def make_two_layers(classes: int) -> nn.Module:
@@ -180,7 +210,7 @@ def test_equal_logits_are_worth_what_chance_is(tmp_path: Path) -> None:
 def test_w0_and_nothing_that_a_comparison_would_add_again_stays_in_the_folder(tmp_path: Path) -> None:
     find(tiny(), tmp_path)
     assert names_in(tmp_path) == {".lock", "config.toml", "data.json", "environment.json", "seed-1"}
-    assert names_in(tmp_path / "seed-1") == {"w0.safetensors"}
+    assert names_in(tmp_path / "seed-1") == {"w0.safetensors", "w0.safetensors.sha256"}
 
 
 def test_a_comparison_takes_the_w0_it_finds(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import hashlib
 import json
 import tomllib
 import types
@@ -15,6 +16,9 @@ from pfge.storage.bounded_files import UnreadableFileError, read_bounded
 LONGEST = 1_000_000
 """Bytes of a config."""
 
+SEAL = "# sha256 of what follows: "
+"""How the first line of a run's own config begins; configs of users and of older versions have none."""
+
 WITHOUT_EFFECT = ("data.root", "data.download", "data.workers", "engine.checkpoint_seconds", "engine.logger")
 """Settings that a run may be continued with when they have changed, beside those in [connect].
 
@@ -27,17 +31,44 @@ def load_experiment(path: Path | None, overrides: typing.Sequence[str] = ()) -> 
     table: dict[str, Any] = {}
     if path is not None:
         try:
-            table = tomllib.loads(read_bounded(path, LONGEST).decode())
+            text = read_bounded(path, LONGEST).decode()
+            table = tomllib.loads(text)
         except FileNotFoundError:
             raise ConfigError(f"there is no config file {path}; give the path of a .toml file") from None
         except UnreadableFileError as error:
             raise ConfigError(str(error)) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"{path} must be TOML: {error}") from None
+        _require_as_written(path, text)
+        if not table:
+            raise ConfigError(f"{path} has no setting; it may be truncated")
     for override in overrides:
         _override(table, override)
     experiment: Experiment = _parse(Experiment, table, "")
     return experiment
+
+
+def seal_toml(text: str) -> str:
+    """Return a config with the SHA-256 of its text in a first line, which `load_experiment` checks."""
+    return f"{SEAL}{_digest(text)}\n{text}"
+
+
+def is_sealed_toml(text: str) -> bool:
+    """Return whether a config states the SHA-256 of its text."""
+    return text.startswith(SEAL)
+
+
+def _require_as_written(path: Path, text: str) -> None:
+    first, _, rest = text.partition("\n")
+    if is_sealed_toml(text) and first != SEAL + _digest(rest):
+        raise ConfigError(
+            f"{path} is not as it was written: it does not have the SHA-256 that it states, so it is damaged "
+            "or was edited; after an edit of your own, remove its first line"
+        )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def differences(old: Experiment, new: Experiment) -> list[str]:

@@ -15,8 +15,8 @@ from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, Comparison
 from pfge.lab.session import Session
 from pfge.methods import Setting, is_starred, known_rows, starred
 from pfge.metrics.example_scores import ExampleScores
-from pfge.storage.files import write_tensors
 from pfge.storage.manifest import MANIFEST
+from pfge.storage.recorded_tensors import write_recorded
 from pfge.tasks import Task
 from pfge.tasks.manifest import task_to_manifest
 
@@ -127,7 +127,7 @@ def record_ensemble(
         measured, scores = _measure(session.task, found, pools, members)
         path = session.folder.scores(seed, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(path, scores)
+        write_recorded(path, scores)
         row = ComparisonRow(
             seed=seed,
             method=name,

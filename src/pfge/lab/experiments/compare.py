@@ -183,5 +183,5 @@ def _tidy(folder: Path) -> None:
     """Remove what only an unfinished run needs."""
     shutil.rmtree(folder / MEMBERS, ignore_errors=True)
     # The w0s after the first are members of a deep ensemble, which is saved by now.
-    for file in (*folder.glob("*.checkpoint"), *folder.glob("w0-*.safetensors")):
+    for file in (*folder.glob("*.checkpoint"), *folder.glob("w0-*.safetensors*")):
         file.unlink()

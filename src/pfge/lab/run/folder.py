@@ -14,7 +14,7 @@ import torch
 from filelock import lock_descriptor
 
 from pfge.lab.config.schema import Experiment
-from pfge.lab.config.toml import differences, load_experiment, to_toml
+from pfge.lab.config.toml import differences, load_experiment, seal_toml, to_toml
 from pfge.lab.run.trust import load_run_config
 from pfge.methods import base_of, is_starred
 from pfge.storage.atomic_files import is_leftover, remove_leftovers
@@ -59,6 +59,11 @@ class RunFolder:
     def data(self) -> Path:
         """The file of the data's fingerprint."""
         return self.path / "data.json"
+
+    @property
+    def weights(self) -> Path:
+        """The file that says which file of weights (pretrain.weights) w0 was made from."""
+        return self.path / "weights.json"
 
     @property
     def connectivity(self) -> Path:
@@ -156,7 +161,7 @@ class RunFolder:
 
     def _refuse_links(self) -> None:
         """Refuse links in place of files that a run changes or removes: they lead out of its folder."""
-        files = [self.path / LOCK, self.config, self.environment, self.data]
+        files = [self.path / LOCK, self.config, self.environment, self.data, self.weights]
         results = [self.results, self.connectivity, self.formats]
         seeds = self._seeds()
         for path in (*files, *results, *seeds, *(below for seed in seeds for below in seed.rglob("*"))):
@@ -189,7 +194,7 @@ class RunFolder:
         ):  # w0 may come from another command; the environment describes the results
             write_json(self.environment, describe_environment())
         if not self.config.exists():
-            write_text(self.config, to_toml(experiment))
+            write_text(self.config, seal_toml(to_toml(experiment)))
 
 
 def describe_environment() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pfge.lab.run.results import MeasuredRow, ResultRow
 from pfge.lab.run.typed_json import LaterVersionError, ResultError
 from pfge.storage.bounded_files import UnreadableFileError, read_bounded
 from pfge.storage.files import StorageError
+from pfge.storage.seals import BrokenSealError, is_sealed, seal, unseal
 from pfge.tasks import Task
 
 Row = TypeVar("Row", bound=ResultRow)
@@ -25,10 +26,10 @@ class ReadLines(Generic[Row]):
 
 
 def append_row(path: Path, row: ResultRow) -> None:
-    """Add one row; it is on disk when this returns."""
+    """Add one row with the SHA-256 of its content; it is on disk when this returns."""
     _drop_torn_line(path)
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row.to_json(), ensure_ascii=False) + "\n")
+        file.write(json.dumps(seal(row.to_json()), ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -36,8 +37,8 @@ def append_row(path: Path, row: ResultRow) -> None:
 def read_rows(path: Path, kind: type[Row]) -> ReadLines[Row]:
     """Return the rows of a file in their order, and the reason for each line that is left out.
 
-    Lines are left out that are not JSON, that lack what a row needs, that repeat an earlier row, or that are
-    of another task than the first.
+    Lines are left out that are not JSON, that are not as they were written, that lack what a row needs, that
+    repeat an earlier row, or that are of another task than the first.
     """
     rows, left_out = [], []
     for number, found in _lines(path, kind):
@@ -67,17 +68,26 @@ def require_rows(path: Path, kind: type[Row], task: Task | None = None) -> list[
     return rows
 
 
+def unsealed_lines(path: Path) -> list[int]:
+    """Return the numbers of the lines of a file that state no SHA-256; all of them must be rows."""
+    lines = _whole_lines(path)
+    return [number for number, line in enumerate(lines, 1) if not is_sealed(json.loads(line))]
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file without a last one that was torn by a crash, perhaps inside a character."""
+    try:
+        return read_bounded(path).split(b"\n")[:-1]
+    except UnreadableFileError as error:
+        raise StorageError(str(error)) from None
+
+
 def _lines(path: Path, kind: type[Row], task: Task | None = None) -> Iterator[tuple[int, Row | str]]:
     """Yield the number of each whole line and its row, or why it has none."""
     if not path.exists():
         return
     first: dict[Hashable, int] = {}
-    try:
-        data = read_bounded(path)
-    except UnreadableFileError as error:
-        raise StorageError(str(error)) from None
-    lines = data.split(b"\n")  # a torn line may end inside a character
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last line end was torn by a crash
+    for number, line in enumerate(_whole_lines(path), 1):
         found = _parse(line, kind)
         if isinstance(found, ResultRow) and first.setdefault(found.key, number) != number:
             yield number, f"it repeats line {first[found.key]}; remove that line"
@@ -93,7 +103,9 @@ def _parse(line: bytes, kind: type[Row]) -> Row | str:
     except (ValueError, RecursionError) as error:
         return f"it must be JSON, but {error}; remove that line"
     try:
-        return kind.from_json(value)
+        return kind.from_json(unseal(value) if isinstance(value, dict) else value)
+    except BrokenSealError as error:
+        return f"{error}; otherwise {kind.remedy}"
     except LaterVersionError as error:
         return str(error)
     except ResultError as error:

@@ -7,6 +7,7 @@ from torch import nn
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.evaluation.evaluate import evaluate_on
+from pfge.lab.run.kept_weights import keep_weights, require_same_weights
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import StartWeights
 from pfge.lab.session import Session, open_session
@@ -14,7 +15,8 @@ from pfge.lab.training.import_weights import load_start_weights
 from pfge.lab.training.optimizers import make_optimizer
 from pfge.lab.training.resumable import train_resumable
 from pfge.schedules import pretraining_schedule
-from pfge.storage.files import StorageError, read_tensors, write_tensors
+from pfge.storage.files import StorageError, checksum
+from pfge.storage.recorded_tensors import read_recorded, write_recorded
 from pfge.trajectory import Trajectory
 from pfge.weights import Weights, require_same_layout, view_weights
 
@@ -41,15 +43,15 @@ def find_w0(session: Session, seed: int, number: int = 1) -> Weights:
     session.engine.wait_for_all()  # no process writes before all have checked
     if not found:
         model = _make_w0(session, seed, number)
-        session.engine.first_does(lambda: write_tensors(path, view_weights(model)))
-    return read_tensors(path)[0]
+        session.engine.first_does(lambda: write_recorded(path, view_weights(model)))
+    return read_recorded(path)
 
 
 def read_w0(session: Session, seed: int) -> Weights:
     """Return the start weights of a seed that are in the run folder; none are trained or imported.
 
     Raises:
-        StorageError: It has none.
+        StorageError: It has none, or they are not as they were written.
     """
     path = session.folder.w0(seed)
     if not path.exists():
@@ -57,7 +59,7 @@ def read_w0(session: Session, seed: int) -> Weights:
             f"{session.folder.path} has no w0 for seed {seed} yet; "
             f"run pfge compare --out {session.folder.path} to its end"
         )
-    return read_tensors(path)[0]
+    return read_recorded(path)
 
 
 def _find_and_measure(session: Session, seed: int) -> StartWeights:
@@ -81,7 +83,11 @@ def _make_w0(session: Session, seed: int, number: int) -> nn.Module:
     if recipe.weights:
         model = session.build_seeded_model(seed)
         classes = len(session.splits.train.class_names)
-        head = load_start_weights(model, Path(recipe.weights).expanduser(), classes)
+        path = Path(recipe.weights).expanduser()
+        head = load_start_weights(model, path, classes)
+        used = checksum(path)
+        require_same_weights(session.folder, path, used)
+        session.engine.first_does(lambda: keep_weights(session.folder, path, used))
         if head:
             _train_new_head(session, seed, model)
         return model

@@ -10,7 +10,7 @@ from pfge.metrics.reliability import bin_by_confidence
 from pfge.reports.figures.figure import Figure, Panel, Series, axis_label, figure_of
 from pfge.reports.run import Run
 from pfge.reports.statistics import Estimate, paired_metrics
-from pfge.storage.files import read_tensors
+from pfge.storage.recorded_tensors import read_recorded
 from pfge.tasks import Metric
 
 BINS = 15
@@ -48,7 +48,7 @@ def _scores(run: Run, method: str, prefix: str) -> tuple[Tensor, Tensor]:
     found: list[tuple[Tensor, Tensor]] = []
     for seed in run.seeds:
         file = run.folder.scores(seed, method)
-        tensors = read_tensors(file)[0] if file.is_file() else {}
+        tensors = read_recorded(file) if file.is_file() else {}
         if f"{prefix}.confidence" in tensors:
             found.append((tensors[f"{prefix}.confidence"], tensors[f"{prefix}.correct"]))
     if not found:

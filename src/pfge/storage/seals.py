@@ -1,0 +1,42 @@
+"""JSON values that state the SHA-256 of their own content, so that damage is noticed."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+KEY = "content_sha256"
+
+
+class BrokenSealError(ValueError):
+    """A value that is not what it was when it was sealed."""
+
+
+def seal(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object that states the SHA-256 of everything else in it, under its last key."""
+    return {**value, KEY: _digest(value)}
+
+
+def is_sealed(value: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object states a SHA-256; older versions of pfge wrote none."""
+    return KEY in value
+
+
+def unseal(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object without the SHA-256 that it may state.
+
+    Raises:
+        BrokenSealError: It states another one than that of its content.
+    """
+    content = {key: item for key, item in value.items() if key != KEY}
+    if is_sealed(value) and value[KEY] != _digest(content):
+        raise BrokenSealError(
+            f"its content does not have the SHA-256 that it states, so it is damaged or was edited; after an "
+            f"edit of your own, remove {KEY}"
+        )
+    return content
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    # Of the values, not of the text: spaces and the spelling of a number may change, and mean the same.
+    return hashlib.sha256(json.dumps(dict(value)).encode()).hexdigest()
