@@ -42,7 +42,7 @@ ROWS: dict[str, list[set[str]]] = {
         {"experiments"},
     ],
     "reports": [
-        {"statistics"},
+        {"statistics", "printable"},
         {"significance", "run"},
         {"tables", "figures"},
         {"contents", "notebook"},

@@ -28,6 +28,7 @@ WITHOUT_THE_CONFIG_OF_A_RUN = {
     "report": ["."],
     "average": ["seed-1/w0.safetensors", "--out", "mean.safetensors"],
     "pool": ["seed-1/w0.safetensors", "--out", "pool"],
+    "verify": ["."],
 }
 READING = READING_ENSEMBLES | READING_RUNS
 ALL = READING | WITHOUT_THE_CONFIG_OF_A_RUN

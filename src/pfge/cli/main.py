@@ -29,7 +29,9 @@ from pfge.cli import (
     pretrain,
     report,
     table,
+    verify,
 )
+from pfge.reports.printable import printable
 
 # Each is a module with HELP, DESCRIPTION, add_arguments and run, named as its command.
 COMMANDS = (
@@ -49,6 +51,7 @@ COMMANDS = (
     predict,
     average,
     pool,
+    verify,
 )
 
 
@@ -81,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if options.traceback:
             raise
-        print(f"pfge: error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        print(f"pfge: error: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:
         if options.traceback or not _is_out_of_memory(error):
@@ -109,7 +112,7 @@ class _Parser(argparse.ArgumentParser):
             message = f"there is no command {found[1]!r}; {meant}"
         else:
             message = f"{message}; see {self.prog} --help"
-        print(f"pfge: error: {message}", file=sys.stderr)
+        print(f"pfge: error: {printable(message)}", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -132,4 +135,4 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,  # noqa: ARG001
 ) -> None:
-    print(f"pfge: warning: {message}", file=file or sys.stderr)
+    print(f"pfge: warning: {printable(str(message))}", file=file or sys.stderr)

@@ -4,6 +4,7 @@ from rich import table as rich_table
 from rich.console import Console
 from rich.markup import escape
 
+from pfge.reports.printable import printable
 from pfge.reports.tables.cells import Cell
 from pfge.reports.tables.table import Table, is_best
 
@@ -38,4 +39,4 @@ def _cell(cell: Cell) -> str:
 
 def _printable(text: str) -> str:
     """Return a text in which no character can steer the terminal, and brackets are brackets."""
-    return escape("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+    return escape(printable(text))

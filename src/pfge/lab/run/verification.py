@@ -1,0 +1,177 @@
+"""Check files of runs, ensembles and checkpoints, as far as their digests reach."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pfge.lab.config.toml import is_sealed_toml, load_experiment
+from pfge.lab.run.folder import CONFIG, LOCK
+from pfge.lab.run.result_lines import read_rows, unsealed_lines
+from pfge.lab.run.results import ComparisonRow, ConnectivityRow, FormatRow, ResultRow
+from pfge.packed.saved_ensemble import SavedEnsemble
+from pfge.storage import load_checkpoint
+from pfge.storage.atomic_files import is_leftover
+from pfge.storage.bounded_files import read_bounded
+from pfge.storage.files import StorageError, read_json_object, read_tensors
+from pfge.storage.manifest import ADAPTERS, MANIFEST, FileEntry, is_inside, verify_file
+from pfge.storage.recorded_tensors import SUFFIX, record_of, require_as_recorded
+from pfge.storage.seals import is_sealed
+
+OLDER = "it states no SHA-256, as files of older versions of pfge"
+FOREIGN = "no SHA-256 of it is kept"
+LINES: dict[str, type[ResultRow]] = {
+    "results.jsonl": ComparisonRow,
+    "connectivity.jsonl": ConnectivityRow,
+    "formats.jsonl": FormatRow,
+}
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """What became of the check of one file.
+
+    Attributes:
+        path: The file.
+        state: "whole" if it is as it was written, "damaged" if it is not, "not covered" if nothing tells.
+        reason: Why, unless it is whole.
+    """
+
+    path: Path
+    state: Literal["whole", "damaged", "not covered"]
+    reason: str = ""
+
+
+def verify(path: Path) -> list[CheckedFile]:
+    """Check a file, or every file in a folder and below it.
+
+    Args:
+        path: A run folder, an ensemble, a checkpoint, or another file of pfge.
+
+    Raises:
+        StorageError: There is nothing of that name.
+    """
+    if not path.exists():
+        raise StorageError(f"there is no {path} to verify; check the path")
+    if not path.is_dir():
+        return [_check(path)]
+    found: list[CheckedFile] = []
+    for parent, folders, names in os.walk(path):  # it does not follow links
+        folders.sort()
+        files = [Path(parent, name) for name in sorted(names) if name != LOCK and not is_leftover(name)]
+        named = [*_check_ensemble(Path(parent))] if MANIFEST in names else []
+        found += named
+        done = {file.path for file in found}
+        found += [_check(file) for file in files if file not in done]
+    return found
+
+
+def _check(path: Path) -> CheckedFile:
+    """Return what a file's own digest, or the one beside it, says."""
+    if path.is_symlink() or not path.is_file():
+        return CheckedFile(path, "not covered", "it is a link, a pipe or a device")
+    is_covered = _check_of(path)
+    try:
+        reason = is_covered(path) if is_covered else FOREIGN
+    except (ValueError, OSError) as error:
+        return CheckedFile(path, "damaged", str(error))
+    return CheckedFile(path, "not covered", reason) if reason else CheckedFile(path, "whole")
+
+
+def _check_of(path: Path) -> Callable[[Path], str] | None:
+    """Return what checks a file; it raises an error, or returns why the file is not covered, if it is not."""
+    if path.name.endswith(SUFFIX):
+        return _check_record
+    if path.name == CONFIG:
+        return _check_config
+    if path.suffix == ".jsonl":
+        return _check_lines
+    if path.suffix == ".json":
+        return _check_json
+    if path.suffix in (".checkpoint", ".bends"):
+        return _check_checkpoint
+    if path.suffix == ".safetensors":
+        return _check_tensors
+    return None
+
+
+def _check_record(path: Path) -> str:
+    require_as_recorded(path.with_name(path.name.removesuffix(SUFFIX)))
+    return ""
+
+
+def _check_config(path: Path) -> str:
+    load_experiment(path)
+    return "" if is_sealed_toml(read_bounded(path).decode()) else OLDER
+
+
+def _check_lines(path: Path) -> str:
+    if path.name not in LINES:
+        return FOREIGN
+    if left_out := read_rows(path, LINES[path.name]).left_out:
+        raise StorageError("; ".join(left_out))
+    lines = unsealed_lines(path)
+    return f"{OLDER}: line {', '.join(map(str, lines))}" if lines else ""
+
+
+def _check_json(path: Path) -> str:
+    read_json_object(path)
+    return "" if is_sealed(json.loads(read_bounded(path))) else OLDER
+
+
+def _check_checkpoint(path: Path) -> str:
+    load_checkpoint(path)
+    return ""
+
+
+def _check_tensors(path: Path) -> str:
+    if "checkpoint" in read_tensors(path)[1]:
+        return _check_checkpoint(path)
+    if require_as_recorded(path):
+        return ""
+    return f"there is no {record_of(path).name} beside it"
+
+
+def _check_ensemble(folder: Path) -> Iterator[CheckedFile]:
+    """Yield the manifest of an ensemble and every file that it names."""
+    manifest = _check(folder / MANIFEST)
+    if manifest.state == "damaged":
+        yield manifest
+        return
+    files = [*_check_entries(folder)]
+    if all(file.state == "whole" for file in files) and _is_read_here(folder):
+        try:
+            SavedEnsemble.read(folder)
+        except ValueError as error:
+            manifest = CheckedFile(folder / MANIFEST, "damaged", str(error))
+    yield manifest
+    yield from files
+
+
+def _check_entries(folder: Path) -> Iterator[CheckedFile]:
+    manifest = read_json_object(folder / MANIFEST)
+    members = manifest.get("members")
+    for entry in (manifest, manifest.get("shared"), *(members if isinstance(members, list) else ())):
+        match entry:
+            case {"file": str(file), "bytes": int(size), "sha256": str(digest)} if is_inside(file):
+                place = _place(folder, entry)
+                try:
+                    verify_file(place, FileEntry(file=file, bytes=size, sha256=digest), "one of its files")
+                except (ValueError, OSError) as error:
+                    yield CheckedFile(place / file, "damaged", str(error))
+                else:
+                    yield CheckedFile(place / file, "whole")
+
+
+def _place(folder: Path, entry: dict[str, Any]) -> Path:
+    """Return where the file of an entry lies: adapters have a folder each."""
+    match entry.get("folder"):
+        case str(name) if is_inside(name):
+            return folder / name
+    return folder
+
+
+def _is_read_here(folder: Path) -> bool:
+    return read_json_object(folder / MANIFEST).get("format") != ADAPTERS
