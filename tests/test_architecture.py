@@ -42,7 +42,7 @@ ROWS: dict[str, list[set[str]]] = {
         {"experiments"},
     ],
     "reports": [
-        {"statistics", "printable"},
+        {"statistics", "printable", "verdicts"},
         {"significance", "run"},
         {"tables", "figures"},
         {"contents", "notebook"},

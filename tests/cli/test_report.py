@@ -79,7 +79,7 @@ def test_mistakes_end_in_one_line(capsys: Captured, tmp_path: Path) -> None:
     )
     make_run(tmp_path / "whole", examples=0)
     assert refused(capsys, "whole", "--format", "csv", "--table", "x") == (
-        "--table must be one of methods, calibration, got 'x'"
+        "--table must be one of methods, calibration, differences, got 'x'"
     )
 
 

@@ -17,6 +17,7 @@ BYTES = 1_000_000
 MEMBERS = {"w0": 1, "SWA": 1, "FGE": 20, "FGE*": 4, "SWAG": 20, "SWAG*": 4, "PFGE": 4}
 ACCURACY = {"w0": 0.90, "SWA": 0.91, "FGE": 0.94, "FGE*": 0.92, "SWAG": 0.93, "SWAG*": 0.915, "PFGE": 0.935}
 NLL = {"w0": 0.40, "SWA": 0.35, "FGE": 0.20, "FGE*": 0.28, "SWAG": 0.25, "SWAG*": 0.29, "PFGE": 0.21}
+CALIBRATED = ("calibrated", "calibrated_members")
 CYCLE, PERIOD, LENGTH = 20, 100, 400
 
 
@@ -63,6 +64,12 @@ def result(method: str, seed: int, like: str | None = None) -> dict[str, Any]:
         found["each"] = {"test": [metrics(accuracy - 0.02 * share, nll + 0.1) for share in shares]}
         found["growing"] = {"test": [metrics(accuracy - 0.01 * (1 - s), nll + 1 - s) for s in shares]}
     return found
+
+
+def with_validation(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a line whose metrics on validation data are those on test data."""
+    added = {name: value | {"validation": value["test"]} for name, value in row.items() if name in CALIBRATED}
+    return row | added | {"validation": row["test"]}
 
 
 def write_results(folder: Path, results: Sequence[Any]) -> None:

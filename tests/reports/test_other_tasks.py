@@ -22,12 +22,14 @@ from tests.reports.made_run import (
     make_run,
     result,
     texts,
+    with_validation,
     write_forms,
     write_results,
 )
 from tests.tasks.fractions import Fractions
 
 MSE = {"w0": 0.5, "SWA": 0.4, "FGE": 0.2, "FGE*": 0.3, "SWAG": 0.25, "SWAG*": 0.35, "PFGE": 0.21}
+PARTS = ("test", "test.calibrated", "validation", "validation.calibrated")
 TASK = {"name": "Fractions", "options": {"places": 6}}
 
 
@@ -45,14 +47,14 @@ def row(method: str, seed: int) -> dict[str, Any]:
 @pytest.fixture
 def folder(tmp_path: Path, fractions: Fractions) -> Path:  # noqa: ARG001
     made = make_run(tmp_path / "run", examples=0)
-    write_results(made, [row(method, seed) for seed in (1, 2) for method in MSE])
+    write_results(made, [with_validation(row(method, seed)) for seed in (1, 2) for method in MSE])
     wave = torch.linspace(-0.1, 0.1, 200, dtype=torch.float64)
     for seed in (1, 2):
         for number, method in enumerate(MSE):
             file = made / f"seed-{seed}" / "scores" / f"{method.replace('*', '-last')}.safetensors"
             file.parent.mkdir(parents=True, exist_ok=True)
             score = row(method, seed)["test"]["mse"] + wave.roll(3 * number)
-            write_tensors(file, {"test.brier": score, "test.calibrated.brier": score})
+            write_tensors(file, {f"{part}.brier": score for part in PARTS})
     return made
 
 
@@ -62,7 +64,7 @@ def test_tables_have_the_columns_of_the_task(folder: Path) -> None:
     assert texts(methods)[-1] == ["PFGE", "4", "4,000,000", "4x", "0.2150 ± 0.0050", f"{LENGTH}"]
     assert heads(calibration) == ["method", "T", "MSE", "MSE at T", "MSE at members' T"]
     assert texts(calibration)[0][2:] == ["0.5050 ± 0.0050", "0.4950 ± 0.0050", "0.4850 ± 0.0050"]
-    assert heads(differences) == ["method", "MSE", "95 % over examples", "over seeds", ""]
+    assert heads(differences) == ["method", "MSE", "95 % interval", "verdict", "would decide it"]
     assert [cells[1] for cells in texts(differences)][:2] == ["+0.2900", "+0.1900"]
     assert "test examples" in differences.note("")
 
@@ -78,7 +80,9 @@ def test_the_findings_are_of_the_task(folder: Path) -> None:
     assert (best.about, best.answer) == ("Lowest MSE", "FGE")
     assert best.why.startswith("0.2050 ± 0.0050 at 20")
     assert (ship.kind, ship.answer) == ("ship", "FGE")
-    assert ship.why.startswith("Best in MSE, and nothing smaller comes within noise of it;")
+    assert ship.why.startswith(
+        "The smallest within the margins, or one standard error, of the best in MSE, on"
+    )
     assert "With less memory, the lowest MSE is that of PFGE (4×) or SWA (1×)." in ship.why
     assert (claim.kind, claim.answer) == ("claim", "Does not hold")
     assert "MSE +0.0100 (95 % interval" in claim.why

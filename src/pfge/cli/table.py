@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if not rows:
         path = found.folder.path
         raise StorageError(f"{path} has no {options.part} results yet; run pfge compare --out {path}")
-    for table in comparison_tables(found.folder, rows, found.formats, options.part):
+    for table in comparison_tables(found.folder, rows, found.formats, options.part, found.margins):
         print(f"{to_markdown(table)}\n")
     seeds = sorted({row.seed for row in rows})
     print(f"{options.part} set, seeds {', '.join(map(str, seeds))}{_describe(found.environment)}")

@@ -37,7 +37,8 @@ def print_comparison(rows: Sequence[ComparisonRow], experiment: Experiment, path
         return
     title = f"{experiment.name}: {experiment.model.name} on {experiment.data.name}, test set"
     folder = RunFolder(path)
-    for table in comparison_tables(folder, rows, read_rows(folder.formats, FormatRow).rows):
+    formats = read_rows(folder.formats, FormatRow).rows
+    for table in comparison_tables(folder, rows, formats, margins=experiment.margins):
         print_table(table, f"{title}, {table.title}")
     _say(f"Config, results and ensembles: {path}")
 

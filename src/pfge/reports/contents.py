@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from pfge.lab.config.schema import MarginSettings
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import ComparisonRow, FormatRow
 from pfge.methods import find_reference
@@ -9,7 +10,7 @@ from pfge.reports.figures import paper, trust
 from pfge.reports.figures.figure import Figure
 from pfge.reports.figures.tradeoff import tradeoff
 from pfge.reports.run import Run
-from pfge.reports.significance import find_gaps
+from pfge.reports.significance import DEFAULT_MARGINS, find_gaps
 from pfge.reports.tables.calibration import calibration_table
 from pfge.reports.tables.connectivity import connectivity_tables
 from pfge.reports.tables.differences import differences_table
@@ -36,7 +37,9 @@ def report_figures(run: Run) -> list[Figure]:
 
 def report_tables(run: Run) -> list[Table]:
     """Return the tables that a run has the results for: of methods first, then of single ensembles."""
-    tables = comparison_tables(run.folder, run.results, run.formats) if run.results else []
+    tables = []
+    if run.results:
+        tables += comparison_tables(run.folder, run.results, run.formats, margins=run.margins)
     tables += connectivity_tables(run.connectivity) if run.connectivity else []
     for seed, method, found in run.evaluations:
         tables += evaluation_tables(found, f"{method}, seed {seed}, {found.members} members")
@@ -44,7 +47,11 @@ def report_tables(run: Run) -> list[Table]:
 
 
 def comparison_tables(
-    folder: RunFolder, rows: Sequence[ComparisonRow], formats: Sequence[FormatRow] = (), part: str = "test"
+    folder: RunFolder,
+    rows: Sequence[ComparisonRow],
+    formats: Sequence[FormatRow] = (),
+    part: str = "test",
+    margins: MarginSettings = DEFAULT_MARGINS,
 ) -> list[Table]:
     """Return the tables of a comparison: methods, calibration, differences and formats.
 
@@ -53,12 +60,13 @@ def comparison_tables(
         rows: Its results, at least one.
         formats: Those of `pfge formats`.
         part: Of the data; formats are measured on the test set alone.
+        margins: What differences do not matter.
     """
     reference = find_reference().name
     tables = [
         methods_table(rows, part),
         calibration_table(rows, part),
-        differences_table(find_gaps(folder, rows, reference, part=part), reference),
+        differences_table(find_gaps(folder, rows, reference, part=part, margins=margins), reference),
         formats_table(formats) if formats and part == "test" else None,
     ]
     return [table for table in tables if table]

@@ -4,7 +4,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pfge.lab.config.schema import ConfigError, Experiment
+from pfge.lab.config.schema import ConfigError, Experiment, MarginSettings
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.result_lines import read_rows
@@ -88,6 +88,11 @@ class Run:
         except ConfigError as error:
             return str(error)
         return ""
+
+    @property
+    def margins(self) -> MarginSettings:
+        """The differences that do not matter, the default ones if the config cannot be read."""
+        return self.experiment.margins if self.experiment else MarginSettings()
 
     @cached_property
     def task(self) -> Task:

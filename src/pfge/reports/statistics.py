@@ -53,9 +53,21 @@ def main_metrics(task: Task, measured: Iterable[Mapping[str, float]]) -> list[Me
     return [m for m in task.metrics if m.is_main and all(m.name in metrics for metrics in found)]
 
 
+def measured(row: ComparisonRow | FormatRow, part: str) -> Mapping[str, float] | None:
+    """Return the metrics on a part of the data, such as "test"; None if they were not measured.
+
+    Those of "test.calibrated" and "validation.calibrated" are at the temperature of the pooled prediction.
+    """
+    name, _, calibrated = part.partition(".")
+    if not calibrated:
+        return row.metrics.get(name)
+    at = row.calibrated if isinstance(row, ComparisonRow) else None
+    return at.metrics.get(name) if at else None
+
+
 def shown_metrics(rows: Sequence[ComparisonRow | FormatRow], part: str = "test") -> list[Metric]:
     """Return the main metrics of results, which have columns in the tables of a comparison."""
-    return main_metrics(task_of(rows), (row.metrics[part] for row in rows)) if rows else []
+    return main_metrics(task_of(rows), (measured(row, part) or {} for row in rows)) if rows else []
 
 
 def paired_metrics(rows: Sequence[ComparisonRow | FormatRow], part: str = "test") -> list[Metric]:
@@ -172,7 +184,7 @@ def estimate_metrics(
 ) -> dict[str, Estimate]:
     """Return the main metrics by name, each over the seeds, on one part of the data."""
     return {
-        metric.name: Estimate.of([row.metrics[part][metric.name] for row in of_seeds])
+        metric.name: Estimate.of([(measured(row, part) or {})[metric.name] for row in of_seeds])
         for metric in shown_metrics(of_seeds, part)
     }
 

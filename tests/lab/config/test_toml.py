@@ -168,6 +168,7 @@ def test_an_override_below_a_value_is_refused(tmp_path: Path) -> None:
         ("ensemble.period=1", "ensemble must have cycle <= period <= length, got 2.0, 1.0 and 40.0"),
         ("ensemble.length=9", "ensemble must have cycle <= period <= length, got 2.0, 10.0 and 9.0"),
         ("connect.points=1", "connect.points must be at least 2, the ends, got 1"),
+        ("margins.nll=0", "margins.nll must be above 0 and finite, got 0"),
         ("connect.bends=0", "connect.bends must be above 0 and finite, got 0"),
         ("connect.images=-1", "connect.images must be at least 0 and finite, got -1"),
         ("data.mean=[0.5]", "data.mean and data.std go together, got (0.5,) and ()"),
@@ -338,6 +339,7 @@ def test_what_would_give_other_results_is_told_with_both_values() -> None:
         "data.workers=3",
         "engine.checkpoint_seconds=1",
         "connect.rate=0.5",
+        "margins.points=0.5",
     ],
 )
 def test_what_cannot_change_results_is_no_difference(override: str) -> None:

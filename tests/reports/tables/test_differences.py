@@ -2,42 +2,37 @@
 
 import pytest
 
-from pfge.metrics.significance import Difference, SeedDifference
-from pfge.reports.significance import Gap
 from pfge.reports.tables.differences import differences_table
+from pfge.reports.tables.table import Table
+from pfge.reports.verdicts import Gap
 from pfge.tasks import Classification
 from tests.reports.made_run import heads, texts
 
-ACCURACY, NLL = (metric for metric in Classification.metrics if metric.name in ("accuracy", "nll"))
+ACCURACY, NLL = Classification().metric("accuracy"), Classification().metric("nll")
 
 
-def gap(metric: str, mean: float, half: float, error: float | None = None) -> Gap:
+def gap(metric: str, mean: float, error: float, *, seeds: int = 5) -> Gap:
     return Gap(
-        {"accuracy": ACCURACY, "nll": NLL}[metric],
-        mean,
-        Difference(mean, mean - half, mean + half),
-        None if error is None else SeedDifference(mean, error, 2),
+        metric={"accuracy": ACCURACY, "nll": NLL}[metric],
+        mean=mean,
+        margin={"accuracy": 0.002, "nll": 0.01}[metric],
+        seeds=seeds,
+        seed_error=error if seeds > 1 else None,
+        examples=400,
+        example_error=0.0,
     )
 
 
-def cells_of(accuracy: Gap, nll: Gap) -> list[str]:
+def table_of(accuracy: Gap, nll: Gap) -> Table:
     table = differences_table({"FGE": {"accuracy": accuracy, "nll": nll}}, "PFGE")
     assert table is not None
-    (cells,) = texts(table)
-    assert len(cells) == len(heads(table))
-    return cells
+    return table
 
 
-def test_a_difference_has_its_interval_and_its_error_in_the_unit_of_the_metric() -> None:
-    assert cells_of(gap("accuracy", 0.01, 0.005, 0.002), gap("nll", 0.05, 0.0)) == [
-        "FGE",
-        "+1.00",
-        "+0.50 to +1.50",
-        "± 0.20",
-        "+0.0500",
-        "+0.0500 to +0.0500",
-        "one seed",
-        "accuracy better, NLL worse",
+def test_a_difference_has_its_interval_in_the_unit_of_the_metric() -> None:
+    # 2.776 standard errors to each side
+    assert texts(table_of(gap("accuracy", 0.01, 0.001), gap("nll", 0.05, 0.01))) == [
+        ["FGE", "+1.00", "+0.72 to +1.28", "+0.0500", "+0.0222 to +0.0778", "accuracy better, NLL worse", ""]
     ]
 
 
@@ -46,29 +41,52 @@ def test_a_difference_has_its_interval_and_its_error_in_the_unit_of_the_metric()
     [
         (0.1, -0.1, "accuracy better, NLL better"),
         (-0.1, 0.1, "accuracy worse, NLL worse"),
-        (0.001, 0.1, "NLL worse"),
-        (0.001, 0.0, "within noise"),
+        (0.001, 0.1, "accuracy equal, NLL worse"),
     ],
 )
-def test_the_verdict_names_what_is_more_than_noise(accuracy: float, nll: float, expected: str) -> None:
-    assert cells_of(gap("accuracy", accuracy, 0.01), gap("nll", nll, 0.01))[-1] == expected
+def test_the_verdict_is_of_each_metric(accuracy: float, nll: float, expected: str) -> None:
+    table = table_of(gap("accuracy", accuracy, 0.0001), gap("nll", nll, 0.01))
+    assert texts(table)[0][-2:] == [expected, ""]
+
+
+def test_what_is_undecided_says_what_would_decide_it() -> None:
+    # The first n with t(n - 1) x 0.1 x sqrt(5 / n) <= 0.1 is 22: 2.080 x 0.477 = 0.99; for 0.2 it is 8.
+    both = texts(table_of(gap("accuracy", 0.1, 0.1), gap("nll", 0.1, 0.1)))
+    assert both[0][-2:] == ["accuracy undecided, NLL undecided", "about 17 more seeds"]
+    one = texts(table_of(gap("accuracy", 0.1, 0.1), gap("nll", 0.2, 0.1)))
+    assert one[0][-1] == "accuracy: about 17 more seeds; NLL: about 3 more seeds"
+
+
+def test_the_notes_state_sources_margins_and_the_number_of_methods() -> None:
+    gaps = {"accuracy": gap("accuracy", 0.1, 0.1), "nll": gap("nll", 0.1, 0.1)}
+    table = differences_table({"FGE": gaps, "SWA": gaps}, "PFGE")
+    assert table is not None
+    assert table.note("") == (
+        "Each method minus PFGE, with the 95 % interval over test images and seeds, for all 2 methods "
+        "together (Bonferroni) in each metric; equal: the interval lies within the margin, 0.2 points in "
+        "accuracy, 0.01 in NLL; undecided: it neither does, nor excludes 0."
+    )
+    one_seed = table_of(gap("accuracy", 0.1, 0.1, seeds=1), gap("nll", 0.1, 0.1, seeds=1))
+    assert "over test images alone where there is one seed, which decides nothing;" in one_seed.note("")
+    assert texts(one_seed)[0][-1] == "two more seeds or more"
 
 
 def test_columns_have_names_that_are_there_once() -> None:
-    table = differences_table({"FGE": {m: gap(m, 0.1, 0.1) for m in ("accuracy", "nll")}}, "PFGE")
-    assert table is not None
+    table = table_of(gap("accuracy", 0.1, 0.1), gap("nll", 0.1, 0.1))
     assert heads(table) == [
         "method",
-        *("accuracy, points", "95 % over images", "over seeds"),
-        *("NLL", "95 % over images", "over seeds"),
-        "",
+        *("accuracy, points", "95 % interval", "NLL", "95 % interval"),
+        *("verdict", "would decide it"),
     ]
     names = [column.name or column.head for column in table.columns]
     assert len(set(names)) == len(names)
-    assert (names[2], names[-1]) == ("accuracy, points 95 % over images", "verdict")
+    assert names[2] == "accuracy, points 95 % interval"
 
 
 def test_a_method_without_an_interval_has_no_row() -> None:
-    without = {"accuracy": Gap(ACCURACY, 0.1, None, None), "nll": Gap(NLL, 0.1, None, None)}
+    without = {
+        "accuracy": Gap(metric=ACCURACY, mean=0.1, margin=0.002),
+        "nll": Gap(metric=NLL, mean=0.1, margin=0.01),
+    }
     assert differences_table({"FGE": without}, "PFGE") is None
     assert differences_table({}, "PFGE") is None

@@ -60,7 +60,7 @@ def test_the_tables_of_a_run_have_it_once_it_was_measured(tmp_path: Path) -> Non
     folder = make_run(tmp_path / "run", examples=0)
     assert "formats" not in [table.title for table in report_tables(Run(folder))]
     write_forms(folder)
-    assert [table.title for table in report_tables(Run(folder))] == ["methods", "calibration", "formats"]
+    assert [table.key for table in report_tables(Run(folder))][-1] == "formats"
 
 
 @pytest.mark.parametrize(

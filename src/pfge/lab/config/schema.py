@@ -19,6 +19,9 @@ ABOVE_0 = (
     "connect.length",
     "connect.rate",
     "connect.bends",
+    "margins.points",
+    "margins.nll",
+    "margins.share",
 )
 AT_LEAST_0 = (
     "data.train_images",
@@ -186,6 +189,15 @@ class ConnectSettings:
 
 
 @dataclass(frozen=True)
+class MarginSettings:
+    """Differences between methods that do not matter: within them, reports say that methods are equal."""
+
+    points: float = 0.2  # percentage points, of accuracy and other shares
+    nll: float = 0.01
+    share: float = 0.01  # of the reference's value, for metrics that have a unit, as CRPS
+
+
+@dataclass(frozen=True)
 class EngineSettings:
     """The hardware and how it is used."""
 
@@ -212,6 +224,7 @@ class Experiment:
     pretrain: PretrainSettings = PretrainSettings()
     ensemble: EnsembleSettings = EnsembleSettings()
     connect: ConnectSettings = ConnectSettings()
+    margins: MarginSettings = MarginSettings()
     engine: EngineSettings = EngineSettings()
 
     def __post_init__(self) -> None:

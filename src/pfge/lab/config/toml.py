@@ -20,9 +20,9 @@ SEAL = "# sha256 of what follows: "
 """How the first line of a run's own config begins; configs of users and of older versions have none."""
 
 WITHOUT_EFFECT = ("data.root", "data.download", "data.workers", "engine.checkpoint_seconds", "engine.logger")
-"""Settings that a run may be continued with when they have changed, beside those in [connect].
+"""Settings that a run may be continued with when they have changed, beside those in [connect] and [margins].
 
-What is computed by those keeps them itself.
+What is computed by the former keeps them itself; the latter only words reports.
 """
 
 
@@ -75,7 +75,7 @@ def differences(old: Experiment, new: Experiment) -> list[str]:
     """Return the settings of `new` that change the results compared with `old`, each with both values."""
     found = []
     for key, value in flatten(new).items():
-        if key in WITHOUT_EFFECT or key.startswith("connect."):
+        if key in WITHOUT_EFFECT or key.startswith(("connect.", "margins.")):
             continue
         if value != (before := flatten(old)[key]):
             found.append(f"{key} = {_toml(value)} (was {_toml(before)})")

@@ -1,21 +1,21 @@
 """What a run found, in words: the best methods, which to ship, and whether the paper's claim holds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pfge.methods import find_reference
+from pfge.methods import START, find_reference
 from pfge.reports.figures.paper import show_bytes
 from pfge.reports.figures.tradeoff import pareto_front
 from pfge.reports.run import Run
-from pfge.reports.significance import UNKNOWN, Gap, find_gaps
-from pfge.reports.statistics import MethodSummary, paired_metrics, summarize, summarize_formats
+from pfge.reports.significance import find_gaps
+from pfge.reports.statistics import MethodSummary, measured, paired_metrics, summarize, summarize_formats
 from pfge.reports.tables.cells import Number
+from pfge.reports.verdicts import Gap
 from pfge.tasks import Metric
 
 SAME = 0.001
 """KL in nats up to which two ensembles are said to predict nearly the same."""
 SUPERLATIVES = {"higher": "Highest", "lower": "Lowest", "closer": "Best"}
-SCORES = "the scores of each example, which older versions did not keep,"
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,24 @@ def findings(run: Run) -> list[Finding]:
     metrics = deciding_metrics(run)
     if not rows or not metrics:
         return []
-    best = {metric: _best(rows.values(), metric) for metric in metrics}
-    return [
-        *(
-            Finding(_superlative(metric), row.method, f"{_show(row, metric)} at {_memory(row)}")
-            for metric, row in best.items()
-        ),
-        _to_ship(run, rows, {metric: row.method for metric, row in best.items()}),
-        _claim(run, rows, metrics),
+    return [*(_leader(run, rows, metric) for metric in metrics), _to_ship(run), _claim(run, rows, metrics)]
+
+
+def _leader(run: Run, rows: Mapping[str, MethodSummary], metric: Metric) -> Finding:
+    """Return the method of the best mean, and which others it was not shown to be better than."""
+    row = _best(rows.values(), metric)
+    behind = find_gaps(run.folder, run.results, row.method, margins=run.margins)
+    others = [
+        f"{name} ({gaps[metric.name].verdict})"
+        for name, gaps in behind.items()
+        if gaps[metric.name].verdict != "worse"
     ]
+    why = f"{_show(row, metric)} at {_memory(row)}"
+    if others and len(others) == len(behind):
+        why += ". The data does not tell it from any other method"
+    elif others:
+        why += f". Not shown to be worse: {', '.join(others)}"
+    return Finding(_superlative(metric), row.method, why)
 
 
 def deciding_metrics(run: Run) -> list[Metric]:
@@ -50,45 +59,71 @@ def deciding_metrics(run: Run) -> list[Metric]:
     return paired_metrics(run.results)[:2]
 
 
-def _to_ship(run: Run, rows: Mapping[str, MethodSummary], best: Mapping[Metric, str]) -> Finding:
-    """Return the smallest method that is not worse than the best, as far as can be told from noise."""
-    behind = {name: find_gaps(run.folder, run.results, name) for name in dict.fromkeys(best.values())}
-    last = [*best][-1]
-    labels = [metric.label for metric in best]
-
-    def is_as_good(method: str) -> bool:
-        return all(
-            method == name or (method in behind[name] and _is_no_worse(behind[name][method][metric.name]))
-            for metric, name in best.items()
+def _to_ship(run: Run) -> Finding:
+    """Return the smallest method that is about as good as the best on validation data, at temperatures."""
+    chosen_on, about = "validation.calibrated", "To ship"
+    measured_rows = [row for row in run.results if measured(row, chosen_on)]
+    if not measured_rows:
+        why = (
+            "There are no results on validation data, and a choice on the test set would make its numbers "
+            "too good. Set data.validation, or data.halve_test if w0 saw all training data, in a new run."
         )
+        return Finding(about, "Cannot be chosen", why, "ship")
+    rows = {row.method: row for row in summarize(measured_rows, chosen_on)}
+    metrics = paired_metrics(measured_rows, chosen_on)[:2]
+    best = {metric: _best(rows.values(), metric).method for metric in metrics}
+    behind = {
+        name: find_gaps(run.folder, measured_rows, name, part=chosen_on, margins=run.margins)
+        for name in dict.fromkeys(best.values())
+    }
 
-    candidates = [row for row in rows.values() if is_as_good(row.method)]
-    lowest = _superlative(last)[:1].lower() + _superlative(last)[1:]
-    of_all = "both metrics" if len(best) > 1 else "it"
-    if any(
-        gap.verdict == UNKNOWN for found in behind.values() for of in found.values() for gap in of.values()
-    ):
-        chosen = rows[best[last]]
-        why = f"The {lowest}; one seed without {SCORES} cannot tell what is noise"
-    elif candidates:
-        chosen = min(candidates, key=lambda row: (row.bytes, row.trainings, _loss(row, last)))
-        why = f"The smallest that is not worse than the best in {' or '.join(labels)}, beyond noise"
-        if {chosen.method} == set(best.values()):
-            of_both = " in both" if len(best) > 1 else ""
-            why = f"Best in {' and '.join(labels)}, and nothing smaller comes within noise of it{of_both}"
-    else:
-        chosen = rows[best[last]]
-        why = f"The {lowest}; no method comes within noise of the best in {of_all}"
+    def is_about_as_good(method: str) -> bool:
+        gaps = [
+            behind[name].get(method, {}).get(metric.name) for metric, name in best.items() if name != method
+        ]
+        return all(gap and gap.loss <= max(gap.margin, gap.error) for gap in gaps)
+
+    last = metrics[-1]
+    candidates = [row for row in rows.values() if is_about_as_good(row.method)]
+    chosen = min(candidates, key=_cost(last), default=rows[best[last]])
+    margins = " and ".join(metric.label for metric in metrics)
+    why = f"The smallest within the margins, or one standard error, of the best in {margins}"
+    if not candidates:
+        why = f"The {_lower(_superlative(last))}; no method is near the best in both metrics"
     cost = f"; it takes {chosen.trainings} trainings" if chosen.trainings > 1 else ""
     smaller = [
         f"{row.method} ({row.relative_bytes:.3g}×)"
         for row in pareto_front([*rows.values()], lambda row: row.bytes, lambda row: _loss(row, last))
         if row.bytes < chosen.bytes
     ]
-    less = f" With less memory, the {lowest} is that of {' or '.join(smaller[::-1])}." if smaller else ""
+    less = ""
+    if smaller:
+        less = f" With less memory, the {_lower(_superlative(last))} is that of {' or '.join(smaller[::-1])}."
     return Finding(
-        "To ship", chosen.method, f"{why}; {_memory(chosen)}{cost}.{_compressed(run, chosen)}{less}", "ship"
+        about,
+        chosen.method,
+        f"{why}, on validation data at temperatures; {_memory(chosen)}{cost}.{_on_test(run, chosen.method)}"
+        f"{_compressed(run, chosen)}{less}",
+        "ship",
     )
+
+
+def _cost(metric: Metric) -> Callable[[MethodSummary], tuple[float, float, float]]:
+    return lambda row: (row.bytes, row.trainings, _loss(row, metric))
+
+
+def _on_test(run: Run, method: str) -> str:
+    """Return what was chosen on test data, at its temperature, and whether it is better than w0."""
+    part = "test.calibrated"
+    rows = [row for row in run.results if row.method == method and measured(row, part)]
+    if not rows:
+        return ""
+    (summary,) = summarize(rows, part)
+    shown = [f"{metric.label} {_show(summary, metric)}" for metric in paired_metrics(rows, part)[:2]]
+    found = find_gaps(run.folder, run.results, START, [method], part, run.margins).get(method, {})
+    verdicts = [f"{gap.metric.label} {gap.in_words}" for gap in [*found.values()][:2]]
+    against = f"; against {START}: {', '.join(verdicts)}" if verdicts else ""
+    return f" On test data, at its temperature: {', '.join(shown)}{against}."
 
 
 def _compressed(run: Run, chosen: MethodSummary) -> str:
@@ -106,10 +141,6 @@ def _compressed(run: Run, chosen: MethodSummary) -> str:
     )
 
 
-def _is_no_worse(gap: Gap) -> bool:
-    return gap.verdict != "worse"
-
-
 def _claim(run: Run, rows: Mapping[str, MethodSummary], metrics: Sequence[Metric]) -> Finding:
     reference = find_reference()
     name, rival = reference.name, reference.rival
@@ -118,13 +149,13 @@ def _claim(run: Run, rows: Mapping[str, MethodSummary], metrics: Sequence[Metric
     if missing:
         return Finding(about, "Not checked", f"There are no results of {' and '.join(missing)} yet.", "claim")
     ours, theirs = rows[name], rows[rival]
-    found = find_gaps(run.folder, run.results, rival, [name]).get(name)
+    found = find_gaps(run.folder, run.results, rival, [name], margins=run.margins).get(name)
     if found is None:
         return Finding(about, "Not checked", f"{name} and {rival} share no seed yet.", "claim")
     ratio = theirs.bytes / ours.bytes
     return Finding(
         about,
-        _answer({metric.label: found[metric.name].verdict for metric in metrics}),
+        _answer([found[metric.name] for metric in metrics]),
         f"{name} with {ours.members} members against {rival} with {theirs.members}: "
         f"{'; '.join(f'{metric.label} {found[metric.name]}' for metric in metrics)}. "
         f"Memory {show_bytes(ours.bytes)} against {show_bytes(theirs.bytes)}, {ratio:.3g} times less.",
@@ -132,22 +163,28 @@ def _claim(run: Run, rows: Mapping[str, MethodSummary], metrics: Sequence[Metric
     )
 
 
-def _answer(verdicts: Mapping[str, str]) -> str:
-    if UNKNOWN in verdicts.values():
-        return "Cannot be told yet"
-    worse = [label for label, verdict in verdicts.items() if verdict == "worse"]
-    others = [label for label in verdicts if label not in worse]
-    if not worse:
-        return "Holds"
-    if not others:
-        return "Does not hold"
-    return f"Holds for {' and '.join(others)}, not for {' and '.join(worse)}"
+def _answer(gaps: Sequence[Gap]) -> str:
+    """Return in which metrics a method is as good as the other: not worse by more than the margin."""
+    groups: dict[str, list[str]] = {"holds": [], "does not hold": [], "undecided": []}
+    for gap in gaps:
+        state = "holds" if gap.is_no_worse else "does not hold" if gap.verdict == "worse" else "undecided"
+        groups[state].append(gap.metric.label)
+    found = {state: labels for state, labels in groups.items() if labels}
+    if len(found) == 1:
+        (answer,) = found
+    else:
+        answer = ", ".join(f"{state} for {' and '.join(labels)}" for state, labels in found.items())
+    return answer[:1].upper() + answer[1:]
 
 
 def _superlative(metric: Metric) -> str:
     if metric.label == "accuracy":
         return "Most accurate"
     return f"{SUPERLATIVES[metric.better]} {metric.label}"
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def _best(rows: Iterable[MethodSummary], metric: Metric) -> MethodSummary:

@@ -1,53 +1,70 @@
-"""The table of differences: which are more than noise, over test images and over seeds."""
+"""The table of differences: what the intervals over test examples and seeds allow to say."""
 
 from collections.abc import Mapping
 
-from pfge.reports.significance import Gap
-from pfge.reports.tables.cells import Cell, Interval, Missing, Number, StandardError, Text
+from pfge.reports.tables.cells import Cell, Interval, Missing, Number, Text
 from pfge.reports.tables.table import Column, Table, method_row
+from pfge.reports.verdicts import Gap
 
 
 def differences_table(gaps: Mapping[str, Mapping[str, Gap]], reference: str) -> Table | None:
-    """Return a row for each method that has an interval over test examples; None if none has."""
+    """Return a row for each method that has an interval in every metric; None if none has."""
     found_gaps = [gap for found in gaps.values() for gap in found.values()]
     metrics = list(dict.fromkeys(gap.metric for gap in found_gaps))
     rows = [
         method_row(
-            method, *(cell for metric in metrics for cell in _cells(found[metric.name])), _verdict(found)
+            method,
+            *(cell for metric in metrics for cell in _cells(found[metric.name])),
+            Text(", ".join(f"{gap.metric.label} {gap.verdict}" for gap in found.values())),
+            _missing(found),
         )
         for method, found in gaps.items()
-        if all(metric.name in found and found[metric.name].over_images for metric in metrics)
+        if all(metric.name in found and found[metric.name].interval for metric in metrics)
     ]
     if not rows:
         return None
-    examples = found_gaps[0].examples
     columns = [Column("method", align="left")]
     for metric in metrics:
         head = f"{metric.label}, points" if metric.unit == "%" else metric.label
-        columns += [
-            Column(head),
-            *(Column(noise, name=f"{head} {noise}") for noise in (f"95 % over {examples}", "over seeds")),
-        ]
-    note = (
-        f"Each method minus {reference}: the interval from drawing the test {examples} again (paired "
-        "bootstrap), the standard error over seeds, and a verdict where neither explains the difference."
+        columns += [Column(head), Column("95 % interval", name=f"{head} 95 % interval")]
+    columns += [Column("verdict", align="left"), Column("would decide it", align="left")]
+    return Table(
+        "differences",
+        f"differences from {reference}",
+        columns,
+        rows,
+        _notes(found_gaps, reference, len(gaps)),
     )
-    columns.append(Column("", name="verdict"))
-    return Table("differences", f"differences from {reference}", columns, rows, [note])
+
+
+def _notes(gaps: list[Gap], reference: str, methods: int) -> list[str]:
+    sample = gaps[0]
+    sources = f"test {sample.called} and seeds"
+    if any(gap.seed_error is None for gap in gaps):
+        sources = f"test {sample.called} alone where there is one seed, which decides nothing"
+    margins = dict.fromkeys(f"{gap.margin_in_words} in {gap.metric.label}" for gap in gaps)
+    together = f", for all {methods} methods together (Bonferroni) in each metric" if methods > 1 else ""
+    return [
+        f"Each method minus {reference}, with the 95 % interval over {sources}{together}",
+        f"equal: the interval lies within the margin, {', '.join(margins)}",
+        "undecided: it neither does, nor excludes 0.",
+    ]
 
 
 def _cells(gap: Gap) -> list[Cell]:
     factor, digits = gap.metric.factor, gap.metric.digits
-    images, seeds = gap.over_images, gap.over_seeds
+    low, high = gap.interval or (gap.mean, gap.mean)
     return [
         Number(factor * gap.mean, digits=digits, signed=True),
-        Interval(factor * images.low, factor * images.high, digits) if images else Missing(),
-        StandardError(factor * seeds.standard_error, digits) if seeds else Missing("one seed"),
+        Interval(factor * low, factor * high, digits),
     ]
 
 
-def _verdict(gaps: Mapping[str, Gap]) -> Text:
-    clear = [
-        f"{gap.metric.label} {gap.verdict}" for gap in gaps.values() if gap.verdict in ("better", "worse")
-    ]
-    return Text(", ".join(clear) or "within noise")
+def _missing(gaps: Mapping[str, Gap]) -> Cell:
+    """Return what would decide each metric; once if it is the same for all that are undecided."""
+    missing = {gap.metric.label: gap.missing for gap in gaps.values() if gap.missing}
+    if not missing:
+        return Missing()
+    if len(set(missing.values())) == 1:
+        return Text(next(iter(missing.values())))
+    return Text("; ".join(f"{label}: {text}" for label, text in missing.items()))

@@ -21,8 +21,9 @@ def print_table(table: Table, heading: str = "") -> None:
         caption=_printable(note) if note else None,
         caption_justify="left",
     )
-    for column in table.columns:
-        drawn.add_column(_printable(column.head), justify=column.align, no_wrap=True)
+    for index, column in enumerate(table.columns):
+        is_prose = index > 0 and column.align == "left"
+        drawn.add_column(_printable(column.head), justify=column.align, no_wrap=not is_prose)
     for row in table.rows:
         drawn.add_row(*map(_cell, row.cells), style="bold" if row.emphasized else "")
     console().print(drawn)

@@ -1,0 +1,159 @@
+"""What an interval allows to say, and what would decide the rest."""
+
+import re
+from dataclasses import replace
+from math import sqrt
+
+import pytest
+from scipy import stats
+
+from pfge.reports.verdicts import Gap
+from pfge.tasks import Classification, Metric
+
+ACCURACY, NLL = Classification().metric("accuracy"), Classification().metric("nll")
+
+
+def gap(
+    mean: float, seed_error: float | None = 0.0, example_error: float | None = 0.0, metric: Metric = NLL
+) -> Gap:
+    """Return a gap of five seeds and 10,000 examples, with a margin of 0.01."""
+    return Gap(
+        metric=metric,
+        mean=mean,
+        margin=0.01,
+        seeds=1 if seed_error is None else 5,
+        seed_error=seed_error,
+        examples=0 if example_error is None else 10_000,
+        example_error=example_error,
+    )
+
+
+def number_of(what: str, found: Gap) -> int:
+    """Return how many more of something would decide."""
+    (number,) = re.findall(rf"about ([\d,]+) more {what}", found.missing)
+    return int(number.replace(",", ""))
+
+
+def test_the_interval_adds_the_squares_of_both_half_widths() -> None:
+    of_seeds = stats.t.ppf(0.975, 4) * 0.003
+    of_examples = stats.t.ppf(0.975, 9999) * 0.004
+    low, high = gap(0.1, 0.003, 0.004).interval or (0.0, 0.0)
+    assert (low + high) / 2 == pytest.approx(0.1)
+    assert (high - low) / 2 == pytest.approx(sqrt(of_seeds**2 + of_examples**2))
+
+
+def test_the_interval_is_wider_the_more_methods_are_compared() -> None:
+    low, high = replace(gap(0.0, 0.003), compared=6).interval or (0.0, 0.0)
+    assert high == -low == pytest.approx(stats.t.ppf(1 - 0.025 / 6, 4) * 0.003)
+
+
+def test_examples_that_never_differ_are_as_if_some_did() -> None:
+    none_differ = replace(gap(0.0, metric=ACCURACY), counts=True)
+    assert none_differ.interval == pytest.approx((-3.8425e-4, 3.8425e-4), rel=1e-3)  # 1.96^2 / 10,000
+    assert gap(0.0).interval == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "expected"),
+    [
+        (-0.02, 0.015, "better"),
+        (0.02, 0.015, "worse"),
+        (0.0, 0.009, "equal"),
+        (0.005, 0.004, "equal"),  # worse for sure, by too little to matter
+        (0.005, 0.006, "undecided"),
+        (0.02, 0.021, "undecided"),
+        (0.0, 0.011, "undecided"),
+    ],
+)
+def test_a_verdict_is_of_the_whole_interval(mean: float, half: float, expected: str) -> None:
+    error = half / stats.t.ppf(0.975, 4)
+    assert gap(mean, error).verdict == expected
+    of_examples = half / stats.t.ppf(0.975, 9999)
+    assert gap(mean, 0.0, of_examples).verdict == expected
+    mirrored = {"better": "worse", "worse": "better"}.get(expected, expected)
+    assert gap(mean, error, metric=ACCURACY).verdict == mirrored
+
+
+def test_one_seed_decides_nothing() -> None:
+    found = gap(0.5, seed_error=None)
+    assert (found.verdict, found.is_no_worse, found.missing) == (
+        "undecided",
+        False,
+        "two more seeds or more",
+    )
+    assert found.interval == (0.5, 0.5)
+
+
+def test_without_scores_of_examples_nothing_is_decided() -> None:
+    found = gap(0.5, 0.001, example_error=None)
+    assert found.verdict == "undecided"
+    assert found.missing == "the scores of each example, which older versions did not keep"
+    assert found.interval is not None
+    assert gap(0.5, None, None).interval is None
+    assert str(gap(0.5, None, None)).startswith("+0.5000: undecided; the scores of each example")
+
+
+def test_no_worse_needs_less_than_equal() -> None:
+    better_or_equal = gap(-0.02, 0.01)  # -0.048 to +0.008
+    assert (better_or_equal.verdict, better_or_equal.is_no_worse) == ("undecided", True)
+    assert not gap(0.0, 0.01).is_no_worse
+
+
+def test_what_would_decide_does_decide() -> None:
+    found = gap(0.02, 0.02, 0.0)
+    more = number_of("seed", found)
+    enough = replace(found, seeds=5 + more, seed_error=0.02 * sqrt(5 / (5 + more)))
+    one_less = replace(found, seeds=4 + more, seed_error=0.02 * sqrt(5 / (4 + more)))
+    assert (enough.verdict, one_less.verdict) == ("worse", "undecided")
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_so_many_more_examples_do_decide(counts: bool) -> None:
+    found = replace(gap(0.02, 0.0, 0.02, metric=ACCURACY), counts=counts)
+    more = number_of("test images", found)
+    enough = replace(found, examples=10_000 + more, example_error=0.02 * sqrt(10_000 / (10_000 + more)))
+    fewer = 10_000 + int(0.9 * more)
+    not_enough = replace(found, examples=fewer, example_error=0.02 * sqrt(10_000 / fewer))
+    assert (enough.verdict, not_enough.verdict) == ("better", "undecided")
+
+
+def test_where_neither_is_enough_both_are_asked_for() -> None:
+    missing = gap(0.02, 0.02, 0.02).missing
+    assert missing.startswith("about ")
+    assert " more seeds and " in missing
+    assert missing.endswith(" more test images")
+    assert gap(0.0, 1.0).missing == "more than 100 seeds"
+
+
+def test_a_gap_in_words() -> None:
+    found = Gap(
+        metric=ACCURACY, mean=-0.0008, margin=0.002, seeds=3, seed_error=0.0001, examples=9, example_error=0.0
+    )
+    assert str(found) == (
+        "-0.08 points (95 % interval -0.12 to -0.04 over test images and 3 seeds): equal within 0.2 points"
+    )
+    undecided = str(replace(found, seed_error=0.0005, compared=4, called="examples"))
+    assert "over test examples and 3 seeds, 4 methods together): undecided; about " in undecided
+    assert undecided.endswith(" would decide it")
+
+
+@pytest.mark.parametrize(
+    ("reference", "low", "high", "expected"),
+    [
+        (0.85, 0.01, 0.05, "better"),  # 0.86 to 0.90
+        (0.85, 0.01, 0.11, "undecided"),  # to 0.96, past the aim and farther than 0.85
+        (0.85, -0.05, -0.01, "worse"),
+        (0.85, 0.11, 0.15, "worse"),
+        (0.95, -0.05, -0.01, "better"),
+        (0.95, -0.01, 0.05, "undecided"),
+        (0.90, -0.05, 0.05, "undecided"),  # away from the aim, to which side cannot be told
+        (0.90, -0.001, 0.001, "equal"),
+    ],
+)
+def test_where_closer_is_better_the_whole_interval_must_be_closer(
+    reference: float, low: float, high: float, expected: str
+) -> None:
+    coverage = Metric("coverage", "coverage", "closer", lambda _: 0.0, "%", aim=0.9)
+    error = (high - low) / 2 / stats.t.ppf(0.975, 4)
+    found = replace(gap((low + high) / 2, error, metric=coverage), reference=reference, margin=0.002)
+    assert found.verdict == expected
