@@ -1,7 +1,7 @@
 """What the geometry of members shows, against the same worked out by hand."""
 
 import json
-from math import acos, degrees
+from math import acos, degrees, log
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 from pfge import Ensemble, Weights, load_weights, refresh_batch_norm
 from pfge.cli.main import main
 from pfge.lab.data import Splits, load_data, take
-from pfge.lab.experiments.diagnose import diagnose, share_of_errors
+from pfge.lab.experiments.diagnose import diagnose, log_loss_at_temperature, share_of_errors
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.results import Diagnosis
+from pfge.lab.run.results import Diagnoses, Diagnosis
 from pfge.storage.files import StorageError, read_tensors
 from pfge.tasks import Classification
 from tests.lab.experiments.test_compare import batches, small_conv
@@ -114,6 +114,45 @@ def test_without_validation_data_training_images_stand_for_it(found: Diagnosis) 
     assert found.judged_on == "training"
     assert len(found.errors) == 2
     assert found.pairs[0].disagreement <= sum(found.errors) + 1e-9  # where both are right they agree
+
+
+def test_gains_are_differences_of_the_scores_that_the_comparison_kept(tmp_path: Path) -> None:
+    run(tiny("ensemble.methods=['PFGE']", "ensemble.length=8", "data.validation=100"), tmp_path)
+    (found,) = diagnose(tmp_path, Reporter(quiet=True))
+    assert found.gains is not None
+    w0, pfge = (json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines())
+    pooled, members, start = pfge["validation"], pfge["each"]["validation"], w0["validation"]
+
+    def mean(name: str) -> float:
+        return sum(member[name] for member in members) / len(members)
+
+    gains = found.gains
+    assert gains.pooled_loss.mean == pytest.approx(pooled["nll"] - mean("nll"))
+    assert gains.pooled_error.mean == pytest.approx(mean("accuracy") - pooled["accuracy"])
+    assert gains.member_loss.mean == pytest.approx(mean("nll") - start["nll"])
+    assert gains.member_error.mean == pytest.approx(start["accuracy"] - mean("accuracy"))
+    assert gains.w0_error == pytest.approx(1 - start["accuracy"])
+    assert gains.tempered_loss is not None
+    assert Diagnoses.from_json(Diagnoses([found]).to_json()).ensembles == [found]
+
+
+def test_the_gain_of_w0_is_a_loss_on_training_images(
+    finished: Path, found: Diagnosis, digits: Splits
+) -> None:
+    w0 = read_tensors(finished / "seed-1" / "w0.safetensors")[0]
+    assert found.gains is not None
+    assert found.gains.w0_training_loss == pytest.approx(training_loss(w0, digits), rel=1e-4)
+    assert found.gains.tempered_loss is None  # no validation data to fit a temperature on
+
+
+def test_a_temperature_is_fitted_on_the_other_half() -> None:
+    # Even examples are all of class 0, so that sharper is always better and the temperature stays 1; of odd
+    # ones a quarter is of class 1.
+    predictions = torch.tensor([[0.9, 0.1]]).repeat(400, 1)
+    labels = torch.tensor([0, 0, 0, 0, 0, 0, 0, 1]).repeat(50)
+    found = log_loss_at_temperature(Classification(), predictions, labels)
+    assert found[::2].mean().item() == pytest.approx(-log(0.75), rel=1e-4)
+    assert found[1::2].mean().item() == pytest.approx(-(3 * log(0.9) + log(0.1)) / 4, rel=1e-4)
 
 
 def test_validation_data_is_used_where_there_is_some(tmp_path: Path) -> None:

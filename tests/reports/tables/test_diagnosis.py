@@ -1,8 +1,11 @@
 """A diagnosis in words."""
 
 from dataclasses import replace
+from typing import Any
 
-from pfge.lab.run.results import AdjacentMembers, Diagnosis
+import pytest
+
+from pfge.lab.run.results import AdjacentMembers, Change, Diagnosis, Gains
 from pfge.reports.tables.diagnosis import diagnosis_table, in_words
 from tests.reports.made_run import texts
 
@@ -61,3 +64,86 @@ def test_each_pair_has_a_row() -> None:
     table = diagnosis_table(GOOD)
     assert texts(table)[0] == ["1 and 2", "6.00", "40.0", "0.2000", "+0.0050", "5.00"]
     assert (len(table.rows), table.heading) == (2, "seed 1: PFGE, adjacent members")
+
+
+HELPS = Gains(
+    pooled_error=Change(-0.012, 0.002),
+    pooled_loss=Change(-0.03, 0.004),
+    member_error=Change(-0.002, 0.002),
+    member_loss=Change(-0.01, 0.005),
+    w0_error=0.08,
+    w0_training_loss=0.22,
+    tempered_loss=Change(0.03, 0.004),
+)
+MEASURED = replace(GOOD, gains=HELPS)
+
+
+def with_gains(**changes: Any) -> str:
+    return words(replace(MEASURED, gains=replace(HELPS, **changes)))
+
+
+def test_training_data_does_not_tell_whether_pooling_helps() -> None:
+    said = words(replace(MEASURED, judged_on="training", gains=replace(HELPS, pooled_error=Change(0.1, 0))))
+    assert "Whether pooling helps cannot be told: there is no validation data." in said
+    assert "Change nothing: the members connect and differ." in said
+
+
+def test_members_that_are_never_wrong_are_not_said_to_differ() -> None:
+    pairs = [replace(pair, disagreement=0.0) for pair in PAIRS]
+    said = words(replace(GOOD, pairs=pairs, errors=[0.0] * 3, pooled_error=0.0))
+    assert "no member is wrong on any of the validation examples" in said
+
+
+def test_pooling_that_helps_needs_no_change() -> None:
+    said = words(MEASURED)
+    assert (
+        "Pooling helps: against each alone, the error changes by -1.20 ± 0.20 points and the NLL by "
+        "-0.0300 ± 0.0040." in said
+    )
+    assert said.endswith("Change nothing: the members connect, differ, and are better together.")
+    assert "undertrained" not in said
+    assert "temperature" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "loss", "expected"),
+    [
+        (Change(0.002, 0.0005), Change(-0.03, 0.001), "Pooling hurts: against each alone, the error"),
+        (Change(0.002, 0.002), Change(-0.03, 0.001), "Pooling does not help beyond noise"),
+        (Change(-0.001, 0.002), Change(-0.001, 0.001), "Pooling does not help beyond noise"),
+    ],
+)
+def test_pooling_that_does_not_help_is_said_and_advised_against(
+    error: Change, loss: Change, expected: str
+) -> None:
+    said = with_gains(pooled_error=error, pooled_loss=loss)
+    assert expected in said
+    assert "Change: use one member, or one mean of the weights" in said
+    assert "Change nothing" not in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"member_error": Change(-0.03, 0.002)},  # of 8 %
+        {"w0_training_loss": 0.9},  # the members have 0.19
+    ],
+)
+def test_a_w0_that_had_far_to_go_is_undertrained(changes: dict[str, Any]) -> None:
+    said = with_gains(**changes)
+    assert "w0 is undertrained: each member alone changes its error of 8.00 % by" in said
+    assert "Change: train w0 longer (pretrain.epochs)" in said
+
+
+@pytest.mark.parametrize(
+    "changes", [{"member_error": Change(-0.03, 0.02)}, {"w0_training_loss": 0.3}, {"w0_error": 0.0}]
+)
+def test_a_gain_that_noise_or_averaging_explains_is_no_lack_of_training(changes: dict[str, Any]) -> None:
+    assert "undertrained" not in with_gains(**changes)
+
+
+def test_a_temperature_that_does_as_much_as_the_members_is_named() -> None:
+    said = with_gains(tempered_loss=Change(-0.002, 0.001))
+    assert "A temperature does as much: the NLL of one member at its temperature" in said
+    assert "Change: if only the NLL matters, use one member at a temperature" in said
+    assert "A temperature" not in with_gains(tempered_loss=None)

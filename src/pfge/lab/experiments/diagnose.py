@@ -1,6 +1,8 @@
 """Diagnose the geometry of an ensemble's members, on training and validation data only."""
 
+import warnings
 from collections.abc import Sequence
+from math import sqrt
 from pathlib import Path
 from typing import Literal
 
@@ -11,11 +13,11 @@ from pfge.ensemble import Ensemble
 from pfge.lab.data import DataPart, take
 from pfge.lab.evaluation.evaluate import evaluate_on, predict
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.results import AdjacentMembers, Diagnosis
+from pfge.lab.run.results import AdjacentMembers, Change, Diagnosis, Gains
 from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import Setting, find_reference, schedule_of
-from pfge.metrics.scores import score_examples
+from pfge.metrics.scores import Scores, score_examples
 from pfge.metrics.uncertainty import disagreement
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
@@ -73,13 +75,19 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
     middles = _middles(session, seed, ensemble, train, name)
     task, labels = session.task, data.labels.cpu()
     pool, errors, disagreements = task.pool(), [], []
+    of_members: list[Scores] = []
+    tempered: list[Tensor] = []
     previous: Tensor | None = None
     for predictions in predict(session, ensemble, data, f"{name}, {judged_on}"):
         pool.add(predictions)
         errors.append(share_of_errors(task, predictions, labels))
+        of_members.append(score_examples(predictions, labels))
+        if judged_on == "validation":
+            tempered.append(log_loss_at_temperature(task, predictions, labels))
         if previous is not None:
             disagreements.append(disagreement((previous, predictions)))
         previous = predictions
+    (of_w0,) = predict(session, session.make_ensemble([w0]), data, f"{name}, w0 on {judged_on}")
     parameters = _parameter_names(ensemble.build_model())
     pairs = []
     for first in range(len(ensemble) - 1):
@@ -106,7 +114,56 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
         _stale_loss(session, ensemble, w0, train, name),
         _rates(setting, method, ensemble),
         setting.low,
+        _gains(
+            score_examples(pool.result(), labels),
+            of_members,
+            score_examples(of_w0, labels),
+            tempered,
+            *_losses(session, session.make_ensemble([w0]), train, f"{name}, w0"),
+        ),
     )
+
+
+def _gains(
+    pooled: Scores,
+    members: Sequence[Scores],
+    w0: Scores,
+    tempered: Sequence[Tensor],
+    w0_training_loss: float,
+) -> Gains:
+    wrong = torch.stack([1 - scores.correct for scores in members]).mean(0)
+    loss = torch.stack([scores.log_loss for scores in members]).mean(0)
+    return Gains(
+        pooled_error=_change(1 - pooled.correct, wrong),
+        pooled_loss=_change(pooled.log_loss, loss),
+        member_error=_change(wrong, 1 - w0.correct),
+        member_loss=_change(loss, w0.log_loss),
+        w0_error=(1 - w0.correct).mean().item(),
+        w0_training_loss=w0_training_loss,
+        tempered_loss=_change(torch.stack([*tempered]).mean(0), pooled.log_loss) if tempered else None,
+    )
+
+
+def _change(values: Tensor, others: Tensor) -> Change:
+    differences = values.double() - others.double()
+    error = differences.std().item() / sqrt(len(differences)) if len(differences) > 1 else 0.0
+    return Change(differences.mean().item(), error)
+
+
+def log_loss_at_temperature(task: Task, predictions: Tensor, labels: Tensor) -> Tensor:
+    """Return the log loss of each example at a temperature that is fitted on the other half of them."""
+    half = torch.arange(len(labels)) % 2 == 0
+    found = score_examples(predictions, labels).log_loss.double()
+    for fitted, used in ((half, ~half), (~half, half)):
+        if used.any() and fitted.any():
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", UserWarning
+                )  # of a fit that stays at 1, which is an answer here
+                temperature = task.fit_calibration(predictions[fitted], labels[fitted])
+            calibrated = task.calibrate(predictions[used], temperature)
+            found[used] = score_examples(calibrated, labels[used]).log_loss.double()
+    return found
 
 
 def share_of_errors(task: Task, predictions: Tensor, targets: Tensor) -> float:

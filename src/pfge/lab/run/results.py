@@ -391,6 +391,38 @@ class AdjacentMembers:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A mean difference over examples, and its standard error."""
+
+    mean: Finite
+    error: Annotated[Finite, at_least(0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gains:
+    """What the members and their pooling change, on the examples of a diagnosis; below 0 is better.
+
+    Attributes:
+        pooled_error: The share of errors of all members together, minus the mean of theirs alone.
+        pooled_loss: The same of the NLL.
+        member_error: The mean share of errors of the members alone, minus that of w0.
+        member_loss: The same of the NLL.
+        w0_error: The share of errors of w0.
+        w0_training_loss: The training loss of w0.
+        tempered_loss: The mean NLL of the members alone, each at its temperature, minus that of all together
+            as predicted; None without validation data.
+    """
+
+    pooled_error: Change
+    pooled_loss: Change
+    member_error: Change
+    member_loss: Change
+    w0_error: Finite
+    w0_training_loss: Finite
+    tempered_loss: Change | None = None
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """What the geometry of one ensemble's members shows.
 
@@ -404,6 +436,7 @@ class Diagnosis:
         stale_loss: The training loss of the members with w0's BatchNorm statistics; None without BatchNorm.
         rates: The learning rate at which each member was taken; None where it belongs to no iteration.
         low: The lowest rate of the run.
+        gains: What the members and their pooling change; None in files of older versions.
     """
 
     seed: int
@@ -415,6 +448,7 @@ class Diagnosis:
     stale_loss: Finite | None
     rates: Sequence[Finite | None]
     low: Finite
+    gains: Gains | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from math import isclose
 
-from pfge.lab.run.results import Diagnosis
+from pfge.lab.config.schema import MarginSettings
+from pfge.lab.run.results import Change, Diagnosis, Gains
 from pfge.reports.tables.cells import Number, Text
 from pfge.reports.tables.table import Row, Table, columns
 
@@ -11,6 +12,14 @@ BARRIER = 0.1
 """A rise half-way by more than this share of the members' loss, and by 0.01, is a barrier."""
 ALIKE = 0.3
 """Members that differ on fewer examples than this share of their error are alike."""
+
+
+FALLS_FAST = 0.5
+"""Members whose training loss is lower than w0's by more than this share, and by 0.05, began too early."""
+LARGE_GAIN = 0.25
+"""A member that makes fewer of w0's errors by more than this share is not explained by averaging."""
+MARGINS = MarginSettings()
+NOTHING = "Change nothing: the members connect, differ, and are better together."
 
 
 def diagnosis_table(found: Diagnosis) -> Table:
@@ -37,10 +46,31 @@ def in_words(found: Diagnosis) -> list[str]:
     return [
         _connected(found),
         _different(found),
+        *([] if found.gains is None else _of_gains(found, found.gains)),
         *([] if found.stale_loss is None else [_stale(found, found.stale_loss)]),
         _rates(found),
         *_advice(found),
     ]
+
+
+def pooling_helps(gains: Gains) -> bool:
+    """Return whether all members together are better than each alone, by more than noise or the margin."""
+    fewer_errors = gains.pooled_error.mean + 2 * gains.pooled_error.error < 0
+    return gains.pooled_error.mean <= 0 and (fewer_errors or -gains.pooled_loss.mean > MARGINS.nll)
+
+
+def is_undertrained(found: Diagnosis, gains: Gains) -> bool:
+    """Return whether w0 had far to go: members alone gain more on it than averages and ensembles do."""
+    loss = _mean([pair.loss for pair in found.pairs])
+    falls_fast = loss < (1 - FALLS_FAST) * gains.w0_training_loss - 0.05
+    gain = -gains.member_error.mean
+    return falls_fast or gain > max(LARGE_GAIN * gains.w0_error, 2 * gains.member_error.error)
+
+
+def is_as_good_at_a_temperature(gains: Gains) -> bool:
+    """Return whether one member at its temperature has the NLL of all as predicted, or a lower one."""
+    tempered = gains.tempered_loss
+    return tempered is not None and tempered.mean + 2 * tempered.error <= MARGINS.nll
 
 
 def has_barrier(found: Diagnosis) -> bool:
@@ -52,6 +82,45 @@ def are_alike(found: Diagnosis) -> bool:
     """Return whether the members hardly differ, for what there is to correct."""
     error = _mean(found.errors)
     return _mean([pair.disagreement for pair in found.pairs]) < ALIKE * error
+
+
+def _of_gains(found: Diagnosis, gains: Gains) -> list[str]:
+    numbers = (
+        f"the error changes by {_points(gains.pooled_error)} points and the NLL by {_nats(gains.pooled_loss)}"
+    )
+    against = f"against each alone, {numbers}."
+    if found.judged_on == "training":
+        said = [
+            "Whether pooling helps cannot be told: there is no validation data. Set data.validation, or "
+            "data.halve_test if w0 saw all training data, in a new run."
+        ]
+    elif pooling_helps(gains):
+        said = [f"Pooling helps: {against}"]
+    elif gains.pooled_error.mean > 2 * gains.pooled_error.error:
+        said = [f"Pooling hurts: {against}"]
+    else:
+        said = [f"Pooling does not help beyond noise: {against}"]
+    if is_undertrained(found, gains):
+        said.append(
+            f"w0 is undertrained: each member alone changes its error of {100 * gains.w0_error:.2f} % by "
+            f"{_points(gains.member_error)} points, and its training loss of {gains.w0_training_loss:.4f} to "
+            f"{_mean([pair.loss for pair in found.pairs]):.4f}. That is the gain of training longer, not of "
+            "an ensemble."
+        )
+    if gains.tempered_loss and is_as_good_at_a_temperature(gains):
+        said.append(
+            "A temperature does as much: the NLL of one member at its temperature differs from that of all "
+            f"together as predicted by {_nats(gains.tempered_loss)}."
+        )
+    return said
+
+
+def _points(change: Change) -> str:
+    return f"{100 * change.mean:+.2f} ± {100 * change.error:.2f}"
+
+
+def _nats(change: Change) -> str:
+    return f"{change.mean:+.4f} ± {change.error:.4f}"
 
 
 def _connected(found: Diagnosis) -> str:
@@ -73,6 +142,9 @@ def _connected(found: Diagnosis) -> str:
 def _different(found: Diagnosis) -> str:
     disagreement = _mean([pair.disagreement for pair in found.pairs])
     error = _mean(found.errors)
+    examples = f"{found.judged_on} examples"
+    if not error and not disagreement:
+        return f"Whether they differ cannot be told: no member is wrong on any of the {examples}."
     verdict = "They hardly differ" if are_alike(found) else "They differ"
     return (
         f"{verdict}: adjacent members disagree on {100 * disagreement:.2f} % of the {found.judged_on} "
@@ -124,7 +196,25 @@ def _advice(found: Diagnosis) -> list[str]:
             "Change: a larger ensemble.high, a longer ensemble.cycle or ensemble.period, or "
             'ensemble.average_start = "no" lets members differ more.'
         )
-    return advice or ["Change nothing: the members connect and differ."]
+    gains = found.gains
+    if gains and is_undertrained(found, gains):
+        advice.append(
+            "Change: train w0 longer (pretrain.epochs), or to a lower last rate, before methods are compared."
+        )
+    on_validation = found.judged_on == "validation"
+    if gains and on_validation and not pooling_helps(gains):
+        advice.append(
+            "Change: use one member, or one mean of the weights as SWA has it, in place of these members: "
+            "together they cost more passes and are not better."
+        )
+    elif gains and on_validation and is_as_good_at_a_temperature(gains):
+        advice.append(
+            "Change: if only the NLL matters, use one member at a temperature "
+            "(pfge evaluate ENSEMBLE --calibrate members) in place of all."
+        )
+    return advice or [
+        NOTHING if gains and on_validation else "Change nothing: the members connect and differ."
+    ]
 
 
 def _is_above(rate: float | None, low: float) -> bool:
