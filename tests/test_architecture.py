@@ -25,6 +25,7 @@ ROWS: dict[str, list[set[str]]] = {
         {"tasks"},
         {"storage"},
         {"collectors", "packed", "connectivity"},
+        {"ensemble_module"},
         {"trajectory", "ensemble"},
         {"cascade"},
         {"methods", "compression", "export", "integrations"},

@@ -11,7 +11,16 @@ from torch import Tensor, nn
 from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept
 from pfge.calibration import UNSCALED, Calibration, Temperatures
 from pfge.collectors.base import Collector
-from pfge.forward import call_model, require_rereadable, require_same_order, run_model, targets_of
+from pfge.ensemble_module import EnsembleModule, Form
+from pfge.forward import (
+    arguments_of,
+    call_model,
+    move_batch,
+    require_rereadable,
+    require_same_order,
+    run_model,
+    targets_of,
+)
 from pfge.frozen import shared_part
 from pfge.metrics.example_scores import ExampleScores
 from pfge.packed import PackedMembers
@@ -427,6 +436,40 @@ class Ensemble:
                     f"{done} of them"
                 )
             yield _put_together(parts)
+
+    def as_module(self, example: Any = None, *, form: Form | None = None) -> EnsembleModule:
+        """Return the ensemble as one `nn.Module`, on its device, with all members in memory.
+
+        It predicts what `predict` does and can be compiled, exported, moved and served as any module. It is
+        called as the model is: with inputs by place or by name.
+
+        Args:
+            example: A batch, as for `predict`. With it, a loop over members and `torch.func.vmap` are both
+                timed on the device, and the faster one is taken; `seconds` has both times.
+            form: "loop" or "vmap" to choose without timing, or "packed" to keep packed members packed and to
+                unpack one at a time in each call. A loop if None and no example is given.
+
+        Example:
+            >>> import math, torch, pfge
+            >>> members = [{"weight": torch.tensor([[z], [0.0]])} for z in (0.0, math.log(3))]
+            >>> ensemble = pfge.Ensemble(members, lambda: torch.nn.Linear(1, 2, bias=False))
+            >>> ensemble.as_module()(torch.ones(1, 1))
+            tensor([[0.6250, 0.3750]])
+        """
+        self._numbers()
+        module = EnsembleModule(
+            self.build_model().to(self.device),
+            self.members,
+            task=self.task,
+            forward=self.forward,
+            temperatures=self.temperatures,
+            form=form or "loop",
+        )
+        module.to(self.device)
+        if form is None and example is not None:
+            batch = move_batch(example, self.device)
+            module.choose_form(*(arguments_of(batch) if self.forward is call_model else ((batch,), {})))
+        return module
 
     def save(self, folder: str | Path) -> None:
         """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""

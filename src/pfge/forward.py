@@ -52,16 +52,23 @@ def call_model(model: nn.Module, batch: Any) -> Any:
 
     Of outputs by name, as the models of transformers return them, it gives the `logits`.
     """
+    arguments, named = arguments_of(batch)
+    if named:
+        _require_keywords(model, named)
+    return pick_logits(model(*arguments, **named))
+
+
+def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments by place and by name with which `call_model` calls a model."""
     match batch:
         case Tensor():
-            return _pick_logits(model(batch))
+            return (batch,), {}
         case Mapping():
-            _require_keywords(model, batch)
-            return _pick_logits(model(**batch))
+            return (), dict(batch)
         case [tuple() | list() as arguments, *_]:
-            return _pick_logits(model(*arguments))
+            return tuple(arguments), {}
         case [first, *_]:
-            return call_model(model, first)
+            return arguments_of(first)
     raise TypeError(
         f"a batch must be a tensor, a dict of keyword arguments, or a tuple or list that begins with one, "
         f"got {type(batch).__name__}; pass forward=, a function of the model and the batch"
@@ -86,7 +93,8 @@ def _require_keywords(model: nn.Module, batch: Mapping[str, Any]) -> None:
         )
 
 
-def _pick_logits(outputs: Any) -> Any:
+def pick_logits(outputs: Any) -> Any:
+    """Return the `logits` of outputs by name; other outputs as they are."""
     return outputs["logits"] if isinstance(outputs, Mapping) and "logits" in outputs else outputs
 
 

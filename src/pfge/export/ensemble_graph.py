@@ -1,7 +1,6 @@
 """An ensemble as one module of which a graph can be made: a loop whose body is the model."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +8,7 @@ from torch._higher_order_ops.scan import scan
 from torch.func import functional_call
 
 from pfge.ensemble import Ensemble
+from pfge.ensemble_module import Called
 from pfge.packed import PackedMembers, PackedTensor, Quantized
 from pfge.packed.packed_members import Stored, pack_as_is
 from pfge.tasks import MeanPool
@@ -33,7 +33,7 @@ class EnsembleGraph(nn.Module):
         super().__init__()
         model = unwrap(ensemble.build_model()).cpu().eval().requires_grad_(False)
         # In a tuple, so that the model's own weights are no part of the graph.
-        self._called = (_Called(model, ensemble.forward),)
+        self._called = (Called(model, ensemble.forward),)
         self._shape = tuple(shape)
         self._task = ensemble.task
         self._pooled = ensemble.temperatures.pooled
@@ -100,18 +100,6 @@ class EnsembleGraph(nn.Module):
             calibration = parts[1][CALIBRATION]
             predictions = self._task.calibrate(predictions, calibration)
         return predictions.float()
-
-
-class _Called(nn.Module):
-    """The model, called as the ensemble calls it."""
-
-    def __init__(self, model: nn.Module, call: Callable[[nn.Module, Any], Tensor]):
-        super().__init__()
-        self.model = model
-        self.call = call
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.call(self.model, inputs)
 
 
 class _Row:

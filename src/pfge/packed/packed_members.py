@@ -95,10 +95,14 @@ class PackedMembers(Sequence[Weights]):
             ValueError: The model and the members differ; the model is left as it was.
         """
         live = view_weights(model)
-        layout = {name: torch.empty(tensor.shape, device="meta") for name, tensor in self.tensors.items()}
-        require_same_layout(live, layout, "the model", "the weights")
+        self.require_fit(live)
         for name, tensor in live.items():
             tensor.copy_(self.tensors[name].member(index))
+
+    def require_fit(self, live: Weights) -> None:
+        """Raise a ValueError unless a model's tensors have the names and shapes of the members'."""
+        layout = {name: torch.empty(tensor.shape, device="meta") for name, tensor in self.tensors.items()}
+        require_same_layout(live, layout, "the model", "the weights")
 
     def with_tensors(self, fresh: Sequence[Weights]) -> "PackedMembers":
         """Return the members with some tensors of each replaced, those that are not quantized.

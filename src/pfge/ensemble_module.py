@@ -1,0 +1,250 @@
+"""All members as one `nn.Module`, for torch.compile, torch.export and serving tools."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from pfge.calibration import Temperatures
+from pfge.forward import call_model, pick_logits
+from pfge.packed import PackedMembers, Quantized
+from pfge.packed.packed_members import PackedTensor, Stored
+from pfge.packed.quantization import STEP_TYPE
+from pfge.tasks import Task
+from pfge.weights import Weights, canonical_name, require_same_layout, unwrap, view_weights
+
+Form = Literal["loop", "vmap", "packed"]
+TOLERANCE = 1e-6
+ROUNDS = 5
+
+
+class EnsembleModule(nn.Module):
+    """Maps what the model takes to the ensemble's predictions; made by `Ensemble.as_module`.
+
+    The parameters and buffers have the model's names after `model.`, and all members' values along a new
+    first dimension; those that are the same in all members are held once. Packed members that stay packed are
+    buffers under `packed.` instead. Nothing requires gradients, and the members stay in evaluation mode.
+
+    Args:
+        model: Of the members' architecture, which becomes a part of this module.
+        members: The weights of each member.
+        task: What the outputs mean.
+        forward: Calls the model on a batch, as of an ensemble.
+        temperatures: Of the members and of their mean.
+        form: How members are evaluated: in a "loop", all at once by "vmap", or in a loop that unpacks one
+            member at a time, "packed". An exported graph has the loop.
+
+    Attributes:
+        form: As given; "loop" and "vmap" may be exchanged at any time.
+        seconds: What a batch took in each form that was measured, the least of a few times.
+
+    Example:
+        >>> import torch, pfge
+        >>> members = [{"weight": torch.full((2, 1), 0.1 * k)} for k in range(4)]
+        >>> module = pfge.Ensemble(members, lambda: torch.nn.Linear(1, 2, bias=False)).as_module()
+        >>> module
+        EnsembleModule(
+          members=4, form=loop
+          (model): Linear(in_features=1, out_features=2, bias=False)
+        )
+        >>> {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
+        {'model.weight': [4, 2, 1]}
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        members: Sequence[Weights],
+        *,
+        task: Task,
+        forward: Callable[[nn.Module, Any], Any],
+        temperatures: Temperatures,
+        form: Form,
+    ):
+        super().__init__()
+        self.model = unwrap(model).eval().requires_grad_(False)
+        self.form = form
+        self.seconds: dict[str, float] = {}
+        self._task, self._temperatures, self._length = task, temperatures, len(members)
+        # In a tuple, so that the model is a part of this module once.
+        self._called = (Called(self.model, forward),)
+        live = view_weights(self.model)
+        names = {canonical_name(name): name for name in _tensors_of(self.model)}
+        self._each: list[str] = []
+        self._packed_names: list[str] = []
+        if form == "packed":
+            if not isinstance(members, PackedMembers):
+                raise ValueError('form="packed" needs packed members, and these are not; use form="loop"')
+            members.require_fit(live)
+            self.packed = nn.ModuleList(_PackedBuffers(tensor) for tensor in members.tensors.values())
+            self._packed_names = [names[name] for name in members.tensors]
+            for name in self._packed_names:
+                _replace(self.model, name, None)
+        else:
+            for name, stack in _stack(members, live).items():
+                differs = bool((stack != stack[:1]).any())
+                _replace(self.model, names[name], stack if differs else stack[0].clone())
+                self._each += [names[name]] if differs else []
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """Return the predictions for a batch, given as the model takes it."""
+        pool = self._task.pool()
+        for number, outputs in enumerate(self._outputs(inputs, named)):
+            predictions = self._task.predictions(outputs)
+            pool.add(self._task.calibrate(predictions, self._temperatures.of_member(number)))
+        return self._task.calibrate(pool.result(), self._temperatures.pooled).to(predictions.dtype)
+
+    def train(self, mode: bool = True) -> "EnsembleModule":  # noqa: ARG002 - as of nn.Module
+        """Stay in evaluation mode: members predict, and BatchNorm keeps its statistics."""
+        return super().train(mode=False)
+
+    def extra_repr(self) -> str:
+        """Return the number of members and the form."""
+        return f"members={self._length}, form={self.form}"
+
+    @torch.no_grad()
+    def choose_form(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Take "loop" or "vmap", whichever predicts a batch faster on the device where this module is.
+
+        A model that vmap cannot evaluate, or evaluates to other predictions, stays in the loop.
+        """
+        self.form = "loop"
+        expected = self(*inputs, **named)
+        forms: list[Form] = ["loop"]
+        self.form = "vmap"
+        with suppress(Exception):  # vmap raises errors of many types for what it cannot evaluate
+            if torch.allclose(self(*inputs, **named), expected, rtol=TOLERANCE, atol=TOLERANCE):
+                forms.append("vmap")
+        self.seconds = dict.fromkeys(forms, float("inf"))
+        for _ in range(ROUNDS):  # in turns, so that a change of the machine's speed affects both
+            for self.form in forms:
+                _wait_for(expected.device)
+                start = perf_counter()
+                self(*inputs, **named)
+                _wait_for(expected.device)
+                self.seconds[self.form] = min(self.seconds[self.form], perf_counter() - start)
+        self.form = min(forms, key=self.seconds.__getitem__)
+
+    def _outputs(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterable[Any]:
+        """Return what the model gives for a batch with the weights of each member."""
+        held = _tensors_of(self.model)
+
+        def run(own: Weights) -> Any:
+            weights = {f"model.{name}": tensor for name, tensor in own.items()}
+            return functional_call(self._called[0], weights, inputs, named)
+
+        if self.form == "packed":
+            types = {name: held[name].dtype for name in self._packed_names}
+            return (run(self._unpack(number, types)) for number in range(self._length))
+        each = {name: held[name] for name in self._each}
+        # In an exported graph, vmap of BatchNorm would fix the size of batches.
+        if self.form == "vmap" and each and not torch.compiler.is_exporting():
+            outputs: Tensor = vmap(run)(each)
+            return outputs.unbind()
+        return (run({name: stack[number] for name, stack in each.items()}) for number in range(self._length))
+
+    def _unpack(self, number: int, types: dict[str, torch.dtype]) -> Weights:
+        return {
+            name: buffers.member(number).to(types[name])
+            for name, buffers in zip(self._packed_names, self.packed, strict=True)
+            if isinstance(buffers, _PackedBuffers)
+        }
+
+
+class Called(nn.Module):
+    """A model, called as an ensemble calls it: with a batch's tensors by place or by name."""
+
+    def __init__(self, model: nn.Module, call: Callable[[nn.Module, Any], Any]):
+        super().__init__()
+        self.model = model
+        self._call = call
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Return the outputs."""
+        if self._call is call_model:
+            return pick_logits(self.model(*inputs, **named))
+        return self._call(self.model, named or (inputs[0] if len(inputs) == 1 else inputs))
+
+
+class _PackedBuffers(nn.Module):
+    """One packed tensor of all members in buffers."""
+
+    def __init__(self, tensor: PackedTensor):
+        super().__init__()
+        self._shape = tensor.shape
+        self._has_base, self._has_each = tensor.base is not None, bool(tensor.each)
+        self._forms: dict[str, tuple[int, int, int] | None] = {}
+        if tensor.base is not None:
+            self._hold("base", [tensor.base])
+        if tensor.each:
+            self._hold("each", tensor.each)
+
+    def member(self, number: int) -> Tensor:
+        """Return the tensor of one member, as `PackedTensor.member` does but for its type."""
+        if not self._has_each:
+            values = self._numbers("base", 0)
+        elif not self._has_base:
+            values = self._numbers("each", number)
+        else:
+            values = self._numbers("base", 0).float() + self._numbers("each", number)
+        return values.view(self._shape)
+
+    def _hold(self, name: str, stored: Sequence[Stored]) -> None:
+        first = stored[0]
+        if isinstance(first, Quantized):
+            quantized = [part for part in stored if isinstance(part, Quantized)]
+            self._forms[name] = (first.bits, first.group, first.count)
+            self.register_buffer(f"{name}_codes", torch.stack([part.codes for part in quantized]))
+            # As whole numbers, which `.to(dtype)` leaves alone: float16 has too small a range for steps.
+            steps = torch.stack([part.steps for part in quantized])
+            self.register_buffer(f"{name}_steps", steps.view(torch.int16))
+        else:
+            self._forms[name] = None
+            values = torch.stack([part.reshape(-1) for part in stored if isinstance(part, Tensor)])
+            self.register_buffer(f"{name}_values", values)
+
+    def _numbers(self, name: str, row: int) -> Tensor:
+        form = self._forms[name]
+        if form is None:
+            return self.get_buffer(f"{name}_values")[row]
+        codes, steps = (self.get_buffer(f"{name}_{part}")[row] for part in ("codes", "steps"))
+        return Quantized(codes, steps.view(STEP_TYPE), *form).numbers()
+
+
+def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers by the names that the module itself has for them."""
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def _stack(members: Sequence[Weights], live: Weights) -> Weights:
+    """Return each tensor of all members, [K, ...], reading one member at a time."""
+    stacks = {name: tensor.new_empty((len(members), *tensor.shape)) for name, tensor in live.items()}
+    for number, member in enumerate(members):
+        require_same_layout(live, member, "the model", "the weights")
+        for name, stack in stacks.items():
+            stack[number] = member[name]
+    return stacks
+
+
+def _replace(model: nn.Module, name: str, tensor: Tensor | None) -> None:
+    """Put another tensor in the place of one, wherever it is; None leaves an empty one of its type."""
+    old = _tensors_of(model)[name]
+    if tensor is not None and isinstance(old, nn.Parameter):
+        tensor = nn.Parameter(tensor, requires_grad=False)
+    for module in model.modules():  # tied weights have several places
+        for tensors in (module._parameters, module._buffers):
+            for leaf in [leaf for leaf, found in tensors.items() if found is old]:
+                if tensor is None:
+                    del tensors[leaf]
+                    module.register_buffer(leaf, old.new_empty(0), persistent=False)
+                else:
+                    tensors[leaf] = tensor  # type: ignore[assignment]
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)
