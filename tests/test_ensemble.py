@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from pfge import PFGE, SWA, SWAG, Bits, Ensemble, StorageError, Weights, compress
 from pfge.calibration import Temperatures
 from pfge.compression import PackSettings
+from pfge.packed import pack_members
 from pfge.storage.lazy_members import LazyMembers
 from pfge.tasks import Classification
 from pfge.weights import copy_weights, view_weights
@@ -496,3 +497,30 @@ def test_the_memory_of_evaluating_masks_does_not_grow_with_the_number_of_images(
     (few, _), (many, of_scores) = peak(25), peak(100)
     assert of_scores < 100_000
     assert many - few < 25e6
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_ensemble_in_memory_does_not_need_its_files(tmp_path: Path, packed: bool) -> None:
+    members = pack_members(make_members(), 3, PackSettings()) if packed else make_members()
+    Ensemble(members, make_mlp).save(tmp_path)
+    expected = Ensemble.load(tmp_path, make_mlp).predict(X)
+    loaded = Ensemble.load(tmp_path, make_mlp, in_memory=True)
+    for file in tmp_path.glob("*.safetensors"):
+        with file.open("r+b") as opened:  # in place, as a mapped file would notice
+            opened.write(bytes(file.stat().st_size))
+            opened.truncate(8)
+    assert torch.equal(loaded.predict(X), expected)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_that_changes_between_the_check_and_the_copy_is_refused(
+    tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = pack_members(make_members(), 3, PackSettings()) if packed else make_members()
+    Ensemble(members, make_mlp).save(tmp_path)
+    for file in tmp_path.glob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    for module in ("manifest", "ensemble_folder"):  # as if it had been whole when it was checked
+        monkeypatch.setattr(f"pfge.storage.{module}.verify_file", lambda path, entry, _: path / entry.file)
+    with pytest.raises(StorageError, match="was changed while it was read"):
+        Ensemble.load(tmp_path, make_mlp, in_memory=True)

@@ -497,19 +497,26 @@ class Ensemble:
         *,
         task: Task | None = None,
         forward: Callable[[nn.Module, Any], Any] | None = None,
+        in_memory: bool = False,
     ) -> "Ensemble":
         """Open a saved ensemble, packed or not, checked whole; members are read from disk when needed.
+
+        The files are checked once, here. They must stay as they are while the ensemble is used: members are
+        read or mapped from them later, and a file that is cut short meanwhile ends the process (SIGBUS).
+        Saving another ensemble to the folder changes no file, but removes those that no longer count. Where
+        files may change, `in_memory` copies all members: what was checked is then what predicts.
 
         Args:
             folder: Where it is.
             build_model: As of an ensemble.
             task: The task, if it is one of your own; the one that was saved if None.
             forward: As of an ensemble.
+            in_memory: Whether to copy all members into memory, packed ones in their packed form.
 
         Raises:
             StorageError: The folder is missing, damaged or foreign, or its task is not known here.
         """
-        saved = SavedEnsemble.read(Path(folder))
+        saved = SavedEnsemble.read(Path(folder), in_memory=in_memory)
         try:
             task = task_from_manifest(saved.task) if task is None else task
         except ValueError as error:

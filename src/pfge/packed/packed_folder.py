@@ -76,8 +76,12 @@ class PackedFolder:
         }
 
     @classmethod
-    def open(cls, path: Path) -> "PackedFolder":
+    def open(cls, path: Path, *, in_memory: bool = False) -> "PackedFolder":
         """Check the file byte by byte and map it into memory; a member is read when it is asked for.
+
+        Args:
+            path: The folder.
+            in_memory: Whether to copy the file into memory instead, so that nothing depends on it later.
 
         Raises:
             StorageError: Something is missing, damaged or foreign; the message says which file,
@@ -92,14 +96,16 @@ class PackedFolder:
                 "sha256": str(digest),
                 "iterations": [*iterations],
             } if manifests.is_inside(file) and iterations:
-                checked = manifests.verify_file(
-                    path, manifests.FileEntry(file=file, bytes=size, sha256=digest), "its members"
-                )
+                entry = manifests.FileEntry(file=file, bytes=size, sha256=digest)
+                if in_memory:
+                    tensors, metadata = manifests.read_verified(path, entry, "its members")
+                else:
+                    tensors, metadata = read_tensors(manifests.verify_file(path, entry, "its members"))
             case _:
                 raise StorageError(
                     f"{path / manifests.MANIFEST} must give file, bytes, sha256 and iterations"
                 )
-        members = _read_members(checked, len(iterations))
+        members = _parse_members(path / file, tensors, metadata, len(iterations))
         temperatures = manifests.read_temperatures(path / manifests.MANIFEST, manifest, len(iterations))
         method, model, task = (manifest.get(key) for key in ("method", "model", "task"))
         return cls(members, method, model, iterations, temperatures, task)
@@ -174,8 +180,9 @@ class _Streams:
         return tensor[:, start : start + count].unbind()
 
 
-def _read_members(file: Path, length: int) -> PackedMembers:
-    tensors, metadata = read_tensors(file)
+def _parse_members(
+    file: Path, tensors: dict[str, Tensor], metadata: dict[str, str], length: int
+) -> PackedMembers:
     streams = _Streams(file, tensors)
     packed: dict[str, PackedTensor] = {}
     for row in _read_layout(file, metadata):

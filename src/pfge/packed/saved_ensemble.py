@@ -55,14 +55,18 @@ class SavedEnsemble:
         )
 
     @classmethod
-    def read(cls, path: Path) -> "SavedEnsemble":
+    def read(cls, path: Path, *, in_memory: bool = False) -> "SavedEnsemble":
         """Check a folder whole; members are read from disk when needed.
+
+        Args:
+            path: The folder.
+            in_memory: Whether all members are copied into memory instead.
 
         Raises:
             StorageError: The folder is missing, damaged or foreign.
         """
         if is_packed_folder(path):
-            packed = PackedFolder.open(path)
+            packed = PackedFolder.open(path, in_memory=in_memory)
             return cls(
                 packed.members,
                 packed.method,
@@ -72,6 +76,5 @@ class SavedEnsemble:
                 packed.task,
             )
         plain = EnsembleFolder.open(path)
-        return cls(
-            plain.members(), plain.method, plain.model, plain.iterations, plain.temperatures, plain.task
-        )
+        members = plain.members_in_memory() if in_memory else plain.members()
+        return cls(members, plain.method, plain.model, plain.iterations, plain.temperatures, plain.task)

@@ -23,6 +23,7 @@ from pfge.storage.manifest import (
     is_inside,
     read_manifest,
     read_temperatures,
+    read_verified,
     require_format,
     task_entries,
     temperature_entries,
@@ -122,9 +123,22 @@ class EnsembleFolder:
         return total_bytes(self._manifest(entries), self._files(entries))
 
     def members(self) -> LazyMembers:
-        """Return the members as they are now, each read when it is asked for; shared tensors are kept."""
+        """Return the members as they are now, each read when it is asked for; shared tensors are kept.
+
+        The files were checked when the folder was opened, and are not checked again.
+        """
         files = [self.path / entry.file for entry in self.entries]
         return LazyMembers(len(files), lambda index: self._read_shared() | read_tensors(files[index])[0])
+
+    def members_in_memory(self) -> list[Weights]:
+        """Return a copy of the members in memory, checked as it was read."""
+        if self.shared and self._shared_tensors is None:
+            found, _ = read_verified(self.path, self.shared, "shared tensors")
+            self._shared_tensors = {name: share(tensor) for name, tensor in found.items()}
+        return [
+            self._read_shared() | read_verified(self.path, entry, f"member {number}")[0]
+            for number, entry in enumerate(self.entries, 1)
+        ]
 
     def _split(self, weights: Weights, put: Callable[[str, Weights], FileEntry]) -> Weights:
         """Return what a member has for itself; the first time, its shared tensors are put into a file."""

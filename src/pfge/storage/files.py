@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -107,6 +108,16 @@ def read_tensors(path: Path) -> tuple[Weights, dict[str, str]]:
         raise StorageError(f"{path} is missing; check the path") from None
     except SafetensorError as error:
         raise StorageError(f"{path} must be a whole safetensors file, but {error}") from None
+
+
+def parse_tensors(data: bytes, path: Path) -> tuple[Weights, dict[str, str]]:
+    """Return the tensors and the metadata of a safetensors file that is in memory; `path` is for errors."""
+    try:
+        tensors = safetensors.torch.load(data)
+    except SafetensorError as error:
+        raise StorageError(f"{path} must be a whole safetensors file, but {error}") from None
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return tensors, header.get("__metadata__", {})
 
 
 def read_shapes(path: Path) -> dict[str, list[int]]:

@@ -1,5 +1,6 @@
 """The manifest of an ensemble folder: which files count, what they must be, and what is known of them."""
 
+import hashlib
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pfge.storage.files import (
     checksum,
     json_text,
     measure_parts,
+    parse_tensors,
     read_json_object,
     write_json,
     write_parts,
@@ -107,6 +109,17 @@ def verify_file(path: Path, entry: FileEntry, what: str) -> Path:
     if digest != entry.sha256:
         raise StorageError(f"{file} must have SHA-256 {entry.sha256}, found {digest}: it is corrupted")
     return file
+
+
+def read_verified(path: Path, entry: FileEntry, what: str) -> tuple[Weights, dict[str, str]]:
+    """Return the tensors and the metadata of a file as the manifest says it is, as a copy in memory.
+
+    What is checked is what is returned, whatever becomes of the file.
+    """
+    data = verify_file(path, entry, what).read_bytes()
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise StorageError(f"{path / entry.file} was changed while it was read; read it again")
+    return parse_tensors(data, path / entry.file)
 
 
 def prepare_for_overwrite(path: Path) -> None:
