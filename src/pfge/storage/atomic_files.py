@@ -69,13 +69,26 @@ def remove_leftovers(folder: Path, *, below: bool = False) -> None:
             folders.clear()
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, if there is none; its name is on disk when this returns."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on disk, as of files that were made in it or renamed."""
+    _flush(path)
+
+
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Make a folder if there is none, and let one process at a time write to it while the others wait.
 
     A file system that cannot lock folders lets all of them write.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if sys.platform == "win32":
         yield
         return

@@ -15,6 +15,7 @@ from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, Comparison
 from pfge.lab.session import Session
 from pfge.methods import Setting, is_starred, known_rows, starred
 from pfge.metrics.example_scores import ExampleScores
+from pfge.storage.atomic_files import make_folder
 from pfge.storage.manifest import MANIFEST
 from pfge.storage.recorded_tensors import write_recorded
 from pfge.tasks import Task
@@ -126,7 +127,7 @@ def record_ensemble(
     ) -> None:
         measured, scores = _measure(session.task, found, pools, members)
         path = session.folder.scores(seed, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_recorded(path, scores)
         row = ComparisonRow(
             seed=seed,

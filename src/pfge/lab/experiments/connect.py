@@ -19,6 +19,7 @@ from pfge.lab.run.results import ConnectivityRow
 from pfge.lab.session import Session, open_run
 from pfge.lab.training.resumable_curve import fit_resumable, trace
 from pfge.methods import METHODS, find_reference, reference_first
+from pfge.storage.atomic_files import make_folder
 from pfge.storage.checkpoint import save_checkpoint
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
@@ -149,7 +150,7 @@ def _connect(session: Session, pair: Pair, ensemble: Ensemble, checkpoint: Path)
     )
     traced = trace(session, curve, model, seed=pair.seed, name=f"{pair}: trace")
     file = session.folder.curve(pair.seed, pair.method, pair.first)
-    file.parent.mkdir(exist_ok=True)
+    make_folder(file.parent)
     save_checkpoint(file, curve.state_dict())
     return ConnectivityRow(
         seed=pair.seed,

@@ -17,7 +17,7 @@ from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import differences, load_experiment, seal_toml, to_toml
 from pfge.lab.run.trust import load_run_config
 from pfge.methods import base_of, is_starred
-from pfge.storage.atomic_files import is_leftover, remove_leftovers
+from pfge.storage.atomic_files import is_leftover, make_folder, remove_leftovers
 from pfge.storage.files import StorageError, write_json, write_text
 
 CONFIG = "config.toml"
@@ -107,7 +107,7 @@ class RunFolder:
     def of_seed(self, seed: int) -> Path:
         """Return the folder of one seed, which exists."""
         folder = self._seed(seed)
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         return folder
 
     def w0(self, seed: int, number: int = 1) -> Path:
@@ -177,7 +177,7 @@ class RunFolder:
         if CONFIG not in found and any(name not in ours and not is_leftover(name) for name in found):
             raise StorageError(f"{self.path} holds other files and no run; give an empty or new --out")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
         except (FileExistsError, NotADirectoryError):
             raise StorageError(
                 f"{self.path} must be a folder, but it is a file; give another --out"

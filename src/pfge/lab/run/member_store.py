@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pfge.collectors.stores import FolderStore
-from pfge.storage.atomic_files import only_writer
+from pfge.storage.atomic_files import make_folder, only_writer, sync_folder
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.manifest import MANIFEST
 from pfge.weights import Weights
@@ -74,8 +74,10 @@ class MemberStore:
         with only_writer(self._path):
             folder.commit(folder.entries)
         shutil.rmtree(self._saved, ignore_errors=True)  # a killed writer may have left a part of one
-        self._saved.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._saved.parent)
         self._path.rename(self._saved)
+        sync_folder(self._saved.parent)
+        sync_folder(self._path.parent)
         folder.path = self._saved
 
     def _is_saved(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from pfge.lab.run.results import MeasuredRow, ResultRow
 from pfge.lab.run.typed_json import LaterVersionError, ResultError
+from pfge.storage.atomic_files import sync_folder
 from pfge.storage.bounded_files import UnreadableFileError, read_bounded
 from pfge.storage.files import StorageError
 from pfge.storage.seals import BrokenSealError, is_sealed, seal, unseal
@@ -32,6 +33,7 @@ def append_row(path: Path, row: ResultRow) -> None:
         file.write(json.dumps(seal(row.to_json()), ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
+    sync_folder(path.parent)  # the file may be new
 
 
 def read_rows(path: Path, kind: type[Row]) -> ReadLines[Row]:
