@@ -28,6 +28,7 @@ from pfge.packed.saved_ensemble import SavedEnsemble
 from pfge.storage.files import StorageError
 from pfge.storage.lazy_members import LazyMembers
 from pfge.storage.manifest import MANIFEST
+from pfge.storage.usage import NO_USAGE, Usage
 from pfge.tasks import Task
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
@@ -56,6 +57,7 @@ class Ensemble:
         forward: Calls the module on a batch that is no tensor, dict or pair, and returns what the task
             takes.
         temperatures: What each member's logits are divided by, and those of the mean; see `calibrated`.
+        usage: What is needed to use it without its training data: class names, mean, std, input shape.
 
     References:
         Lakshminarayanan, Pritzel, Blundell, "Simple and Scalable Predictive Uncertainty Estimation using
@@ -89,6 +91,7 @@ class Ensemble:
         iterations: Sequence[int | None] | None = None,
         forward: Callable[[nn.Module, Any], Any] | None = None,
         temperatures: Temperatures = UNSCALED,
+        usage: Usage = NO_USAGE,
     ):
         if isinstance(members, list | tuple):
             for number, member in enumerate(members[1:], 2):
@@ -108,6 +111,7 @@ class Ensemble:
         self.model = model or _name_of(build_model)
         self.iterations = list(iterations) if iterations is not None else [None] * len(members)
         self.temperatures = temperatures
+        self.usage = usage
         self.device = torch.device("cpu")
         self.frozen_batch_norm: frozenset[str] = frozenset()
         self.forward = forward or call_model
@@ -212,6 +216,7 @@ class Ensemble:
             iterations=self.iterations if iterations is None else iterations,
             forward=self.forward,
             temperatures=temperatures,
+            usage=self.usage,
         )
         ensemble.device = self.device
         ensemble.frozen_batch_norm = self.frozen_batch_norm
@@ -487,6 +492,7 @@ class Ensemble:
             self.iterations,
             self.temperatures,
             task_to_manifest(self.task),
+            self.usage,
         )
 
     @classmethod
@@ -530,6 +536,7 @@ class Ensemble:
             iterations=saved.iterations,
             forward=forward,
             temperatures=saved.temperatures,
+            usage=saved.usage,
         )
 
     def _pool(self, members: Iterable[Tensor]) -> tuple[Tensor, torch.dtype]:

@@ -50,24 +50,34 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 # What a run's config may not decide
 
 
-@pytest.mark.parametrize("command", READING)
+WITHOUT_DATA = ("predict", "export")
+"""Commands that take what they need of the data from the ensemble's manifest."""
+
+
+REACHING_OUT = [
+    (
+        ["model.name=os:system", 'model.options={command="touch MARK"}'],
+        "import and call model.name = 'os:system'",
+    ),
+    (["data.name=hostile:load"], "import and call data.name = 'hostile:load'"),
+    (["data.root=/data"], "read files outside of the run by data.root = '/data'"),
+    (["data.name=folder:/pictures"], "outside of the run by data.name = 'folder:/pictures'"),
+    (["data.name=stream:../x"], "outside of the run by data.name = 'stream:../x'"),
+    (
+        ["model.name=timm:resnet18", "model.options.checkpoint_path=x.pth"],
+        "load files by model.options.checkpoint_path = 'x.pth'",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("command", "settings", "expected"),
     [
-        (
-            ["model.name=os:system", 'model.options={command="touch MARK"}'],
-            "import and call model.name = 'os:system'",
-        ),
-        (["data.name=hostile:load"], "import and call data.name = 'hostile:load'"),
-        (["data.root=/data"], "read files outside of the run by data.root = '/data'"),
-        (["data.name=folder:/pictures"], "outside of the run by data.name = 'folder:/pictures'"),
-        (["data.name=stream:../x"], "outside of the run by data.name = 'stream:../x'"),
-        (
-            ["model.name=timm:resnet18", "model.options.checkpoint_path=x.pth"],
-            "load files by model.options.checkpoint_path = 'x.pth'",
-        ),
+        (command, *case)
+        for case in REACHING_OUT
+        for command in READING
+        if command not in WITHOUT_DATA or not case[0][0].startswith("data.")
     ],
-    ids=["model", "data", "root", "folder", "stream", "checkpoint"],
 )
 def test_the_config_of_a_run_runs_no_code_and_reads_nothing_elsewhere(
     copied_run: Path, mark: Path, capsys: Captured, command: str, settings: list[str], expected: str
@@ -80,6 +90,22 @@ def test_the_config_of_a_run_runs_no_code_and_reads_nothing_elsewhere(
     assert "config.toml would " in message
     assert expected in message
     assert "only if you trust it: add --trust-code, or give --set " in message
+
+
+@pytest.mark.parametrize(
+    "command", ["predict", pytest.param("export", marks=pytest.mark.slow)], ids=WITHOUT_DATA
+)
+def test_an_ensemble_is_used_without_its_data(
+    copied_run: Path, mark: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, command: str
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise DataError("the data would be read")
+
+    monkeypatch.setattr("pfge.lab.session.load_data", load)
+    set_in_config(copied_run, "data.name=hostile:load", "data.root=/data")
+    assert run_command([command, *READING[command]]) == 0
+    assert not mark.exists()
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", WITHOUT_THE_CONFIG_OF_A_RUN)
@@ -95,7 +121,7 @@ def test_other_commands_import_nothing_that_a_config_in_the_folder_names(
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("command", READING)
+@pytest.mark.parametrize("command", [name for name in READING if name not in WITHOUT_DATA])
 def test_missing_data_is_fetched_only_by_an_argument(
     copied_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, command: str
 ) -> None:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -22,6 +21,7 @@ from pfge.export.ensemble_graph import HALVINGS, unpack_in_graph
 from pfge.export.verified_file import write_checked
 from pfge.packed import PackSettings, pack_members
 from pfge.packed.quantization import quantize
+from pfge.storage.usage import Usage
 from tests.packed.test_packed_members import close_members
 from tests.tasks import cases
 from tests.tasks.fractions import Fractions
@@ -41,7 +41,12 @@ def answer(file: Path, inputs: Tensor) -> Tensor:
     return torch.from_numpy(session.run(None, {"inputs": inputs.numpy()})[0])
 
 
-FORMATS = {"e.onnx": partial(export_onnx, classes=["cat", "dog", "ship"]), "e.pt2": export_torch}
+FORMATS = {"e.onnx": export_onnx, "e.pt2": export_torch}
+USAGE = Usage(classes=("cat", "dog", "ship"), mean=(0.5,), std=(0.25,), input_shape=(4,))
+
+
+def named(*classes: str) -> Usage:
+    return Usage(classes=classes)
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     members = close_members(3)
     for member in members:
         member["4.weight"] = members[0]["4.weight"]
-    ensemble = Ensemble(members, make_mlp, temperatures=HOT)
+    ensemble = Ensemble(members, make_mlp, temperatures=HOT, usage=USAGE)
     return Case(
         ensemble, FORMATS[request.param](ensemble, tmp_path_factory.mktemp("plain") / request.param, X)
     )
@@ -122,14 +127,20 @@ def test_the_graph_holds_the_model_once(plain: Case) -> None:
 
 
 @pytest.mark.parametrize("plain", ["e.onnx"], indirect=True)
-def test_class_names_are_kept(plain: Case) -> None:
-    kept = {entry.key: entry.value for entry in onnx.load(plain.exported.path).metadata_props}
-    assert json.loads(kept["classes"]) == ["cat", "dog", "ship"]
+def test_a_file_says_what_is_needed_to_use_it(plain: Case) -> None:
+    kept = {e.key: json.loads(e.value) for e in onnx.load(plain.exported.path).metadata_props}
+    assert kept == {
+        "task": {"name": "Classification", "options": {"dim": 1, "ignore_index": None}},
+        "classes": ["cat", "dog", "ship"],
+        "mean": [0.5],
+        "std": [0.25],
+        "input_shape": [4],
+    }
 
 
 def test_class_names_must_be_as_many_as_classes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="classes must name each of the model's 3 classes, got 1 names"):
-        export_onnx(Ensemble(close_members(1), make_mlp), tmp_path / "e.onnx", X, classes=["cat"])
+        export_onnx(Ensemble(close_members(1), make_mlp, usage=named("cat")), tmp_path / "e.onnx", X)
 
 
 @pytest.mark.parametrize("plain", ["e.pt2"], indirect=True)
@@ -268,10 +279,16 @@ def test_large_numbers_are_compared_relative_to_their_size(tmp_path: Path) -> No
 
 def test_names_are_those_of_classes_and_labels(tmp_path: Path) -> None:
     masks, numbers = cases.CASES["masks"], cases.CASES["fixed noise"]
-    export_onnx(masks.ensemble(), tmp_path / "e.onnx", masks.inputs, classes=["road", "sky", "tree"])
+
+    def export(case: cases.Case, *names: str) -> None:
+        ensemble = case.ensemble()
+        ensemble.usage = named(*names)
+        export_onnx(ensemble, tmp_path / "e.onnx", case.inputs)
+
+    export(masks, "road", "sky", "tree")
     with pytest.raises(ValueError, match="each of the model's 3 classes, got 2 names"):
-        export_onnx(masks.ensemble(), tmp_path / "e.onnx", masks.inputs, classes=["road", "sky"])
+        export(masks, "road", "sky")
     with pytest.raises(
         ValueError, match=r"which Regression\(noise='fixed'\) does not have; leave classes out"
     ):
-        export_onnx(numbers.ensemble(), tmp_path / "e.onnx", numbers.inputs, classes=["one", "two"])
+        export(numbers, "one", "two")

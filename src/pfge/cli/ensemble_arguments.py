@@ -37,11 +37,17 @@ def open_session_of(options: argparse.Namespace) -> "Session":
     from pfge.lab.run.progress import Reporter
     from pfge.lab.session import Session
 
-    experiment = _load_experiment_of(options)
+    experiment = load_experiment_of(options)
     return Session.set_up(experiment, RunFolder(options.ensemble), Engine(experiment.engine), Reporter())
 
 
-def _load_experiment_of(options: argparse.Namespace) -> "Experiment":
+def load_experiment_of(options: argparse.Namespace, *, reads_data: bool = True) -> "Experiment":
+    """Read the config of an ensemble's run, or the given one.
+
+    Args:
+        options: Of the command.
+        reads_data: As of `load_run_config`.
+    """
     from pfge.lab.config.toml import load_experiment
     from pfge.lab.run.folder import RunFolder
     from pfge.storage.files import StorageError
@@ -51,7 +57,7 @@ def _load_experiment_of(options: argparse.Namespace) -> "Experiment":
     if options.config:
         return load_experiment(options.config, settings)
     if run := RunFolder.of_ensemble(options.ensemble):
-        return run.load_experiment(settings, trust_code=options.trust_code)
+        return run.load_experiment(settings, trust_code=options.trust_code, reads_data=reads_data)
     if options.set:
         return load_experiment(None, settings)
     read_manifest(options.ensemble)  # reports first if it is not an ensemble at all

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
+from pfge.cli.deployed_ensemble import open_deployed
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,22 +39,19 @@ def run(options: argparse.Namespace) -> int:
     """Export, and print what the file contains."""
     from torch import Tensor
 
-    from pfge.ensemble import Ensemble
     from pfge.export import export_onnx, export_torch
     from pfge.tasks import Regression
 
-    session = open_session_of(options)
-    # Without the engine's forward pass: the file takes only inputs, in float32.
-    ensemble = session.require_task(Ensemble.load(options.ensemble, session.build_model), options.ensemble)
-    example = session.first_inputs(EXAMPLES)
+    deployed = open_deployed(options, EXAMPLES)
+    ensemble, example = deployed.ensemble, deployed.example
+    ensemble.usage = deployed.usage
     if not isinstance(example, Tensor):
         raise ValueError(
             f"export needs a model of one tensor, and this data has a {type(example).__name__} for inputs; "
             "wrap the model in one that takes a tensor"
         )
     if options.format == "onnx":
-        names = None if isinstance(ensemble.task, Regression) else session.splits.train.class_names or None
-        exported = export_onnx(ensemble, options.out, example, classes=names)
+        exported = export_onnx(ensemble, options.out, example)
     else:
         exported = export_torch(ensemble, options.out, example)
     weights = "packed" if exported.packed else "as they are"
@@ -61,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         f"{exported.path}: {len(ensemble)} members, {exported.bytes:,} bytes, weights {weights}, "
         f"{'means and variances' if isinstance(ensemble.task, Regression) else 'probabilities'} within "
         f"{exported.largest_difference:.1g} of PyTorch's; "
-        f"inputs {_shape(example)}, {_normalization(session.splits.normalization)}"
+        f"inputs {_shape(example)}, {_normalization(deployed.normalization)}"
     )
     return 0
 

@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
+from pfge.cli.deployed_ensemble import open_deployed
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfge.lab.session import Session
+    from pfge.cli.deployed_ensemble import DeployedEnsemble
 
 
 HELP = "predict image files, or rows of a .npy file"
@@ -50,19 +51,19 @@ def run(options: argparse.Namespace) -> int:
 
     if options.top is not None and options.top < 1:
         raise ValueError(f"--top must be at least 1, got {options.top}")
-    session = open_session_of(options)
+    deployed = open_deployed(options, 1)
     inputs, names, unread = [], [], 0
     for path in options.images:
         try:
-            found = _read(session, path)
+            found = _read(deployed, path)
         except DataError as error:
             unread += 1
             print(f"pfge: error: {error}", file=sys.stderr)
             continue
         inputs += found
         names += [str(path)] if len(found) == 1 else [f"{path}[{index}]" for index in range(len(found))]
-    for name, predictions in zip(names, _predict(session, options, inputs), strict=True):
-        described = describe(session.task, predictions, session.splits.train.class_names, options.top)
+    for name, predictions in zip(names, _predict(deployed, options, inputs), strict=True):
+        described = describe(deployed.ensemble.task, predictions, deployed.usage.classes or (), options.top)
         if options.json:
             print(json.dumps({"file": name, **described}, ensure_ascii=False))
         else:
@@ -70,39 +71,39 @@ def run(options: argparse.Namespace) -> int:
     return 2 if unread else 0
 
 
-def _read(session: "Session", path: Path) -> "list[Tensor]":
+def _read(deployed: "DeployedEnsemble", path: Path) -> "list[Tensor]":
     """Return the inputs in a file: one of a picture, or all examples of an array."""
-    from torch import Tensor
-
     from pfge.lab.data.array_inputs import read_array_inputs
     from pfge.lab.data.pictures.single_inputs import read_picture_inputs
 
-    example = session.first_inputs(1)
-    if not isinstance(example, Tensor):
+    shape = deployed.usage.input_shape
+    if shape is None:
         raise ValueError(
-            f"pfge predict reads pictures and arrays, but inputs of this data are {type(example).__name__}; "
-            "predict them in Python, by Ensemble.load"
+            f"pfge predict reads pictures and arrays, but inputs of this data are "
+            f"{type(deployed.example).__name__}; predict them in Python, by Ensemble.load"
         )
-    shape, normalization = example.shape[1:], session.splits.normalization
-    if normalization is None:
+    if deployed.normalization is None:
         return list(read_array_inputs(path, shape))
-    return [read_picture_inputs(path, session.splits.test, normalization, shape)]
+    return [read_picture_inputs(path, deployed.normalization, shape, deployed.usage.resize)]
 
 
-def _predict(session: "Session", options: argparse.Namespace, inputs: "list[Tensor]") -> "list[Tensor]":
+def _predict(
+    deployed: "DeployedEnsemble", options: argparse.Namespace, inputs: "list[Tensor]"
+) -> "list[Tensor]":
     """Return what is predicted for each example."""
     import torch
 
     from pfge.cascade.cascade import Cascade
 
-    ensemble = session.load_ensemble(options.ensemble)
+    ensemble = deployed.ensemble.to(deployed.engine.device)
+    ensemble.forward = deployed.engine.forward
     cascade = Cascade.load(options.cascade) if options.cascade else None
     if not inputs:
         return []
-    size = session.experiment.data.evaluation_batch_size
+    size = deployed.experiment.data.evaluation_batch_size
     # The engine's forward pass takes pairs of inputs and labels.
     batches = [
-        [torch.stack(inputs[at : at + size]).to(session.engine.device)] for at in range(0, len(inputs), size)
+        [torch.stack(inputs[at : at + size]).to(deployed.engine.device)] for at in range(0, len(inputs), size)
     ]
     if cascade:
         return list(cascade.predict_batches(ensemble, batches).probabilities.cpu())

@@ -11,25 +11,24 @@ from torch import Tensor
 from pfge.ensemble import Ensemble
 from pfge.export.verified_file import Exported, ExportError, exporting, make_program, write_checked
 from pfge.tasks import Classification, MultiLabel, Regression
+from pfge.tasks.manifest import task_to_manifest
 
 LARGEST = 2**31 - 1
 INPUTS = "inputs"
 
 
-def export_onnx(
-    ensemble: Ensemble, path: str | Path, example: Tensor, *, classes: Sequence[str] | None = None
-) -> Exported:
+def export_onnx(ensemble: Ensemble, path: str | Path, example: Tensor) -> Exported:
     """Write an ensemble as one ONNX file that maps `inputs` [N, ...] to `probabilities`.
 
     These are what the ensemble predicts, in float32; for numbers, means and variances, they are called
     `predictions`. Temperatures are applied, batches may have any size, and packed members stay packed: one
-    at a time is unpacked when the file predicts.
+    at a time is unpacked when the file predicts. The file's metadata has the task and what is given of the
+    ensemble's `usage`, as JSON: `classes`, `mean`, `std`, `input_shape` and others.
 
     Args:
         ensemble: What to write.
         path: The file; one that was there is replaced.
         example: A batch of inputs, on which the file is checked in ONNX Runtime.
-        classes: The names of the classes or labels, kept in the file's metadata as a JSON list.
 
     Raises:
         ExportError: The model cannot be expressed, or the file answers otherwise than the ensemble;
@@ -43,8 +42,8 @@ def export_onnx(
         )
     ensemble, example = ensemble.to("cpu"), example.cpu()
     program = make_program(ensemble, example)
-    if classes is not None:
-        _require_names(ensemble, example, classes)
+    if ensemble.usage.classes is not None:
+        _require_names(ensemble, example, ensemble.usage.classes)
     output = "predictions" if isinstance(ensemble.task, Regression) else "probabilities"
     with exporting("ONNX"):
         # Without optimization: it would unpack what all members share. A runtime does its own.
@@ -61,8 +60,9 @@ def export_onnx(
     for graph in made.model.graphs():
         for node in graph:
             node.metadata_props.clear()  # where in the source each came from, larger than the weights
-    if classes is not None:
-        made.model.metadata_props["classes"] = json.dumps(list(classes))
+    about = {"task": task_to_manifest(ensemble.task) or task_to_manifest(Classification())}
+    for key, value in (about | ensemble.usage.given()).items():
+        made.model.metadata_props[key] = json.dumps(value)
     return write_checked(ensemble, example, Path(path), lambda file: made.save(file), _read)
 
 

@@ -26,6 +26,7 @@ from pfge.lab.data import (
     take,
     training_batches,
 )
+from pfge.lab.data.pictures.single_inputs import resized_side
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.engine import Engine
 from pfge.lab.models import build_model
@@ -37,6 +38,7 @@ from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, base_of
 from pfge.metrics.position_scores import PositionScores
 from pfge.storage.files import StorageError
+from pfge.storage.usage import Usage
 from pfge.tasks import Regression, Task
 from pfge.tasks.classification import require_classification
 from pfge.weights import Weights, count_bytes, view_weights
@@ -82,6 +84,21 @@ class Session:
         _, targets = self._first_batch(1)
         numbers = targets.shape[1] if targets.ndim > 1 else 1
         return 2 * numbers if self.task == Regression(noise="predicted") else numbers
+
+    @cached_property
+    def usage(self) -> Usage:
+        """What an ensemble's manifest says, so that the data is not needed to use it."""
+        names, normalization = self.splits.train.class_names, self.splits.normalization
+        inputs = self.first_inputs(1)
+        return Usage(
+            classes=names if names and not isinstance(self.task, Regression) else None,
+            mean=normalization.mean if normalization else None,
+            std=normalization.std if normalization else None,
+            input_shape=tuple(inputs.shape[1:]) if _is_one_tensor_of_numbers(inputs) else None,
+            resize=resized_side(self.splits.test, inputs.shape[2]) if normalization else None,
+            outputs=self.outputs,
+            channels=self.splits.channels,
+        )
 
     @cached_property
     def has_positions(self) -> bool:
@@ -190,7 +207,13 @@ class Session:
         options = "".join(f", {name}={value!r}" for name, value in settings.options.items())
         model = f"{settings.name}(classes={self.outputs}{options})"
         ensemble = Ensemble(
-            members, self.build_model, task=self.task, model=model, forward=self.engine.forward, **about
+            members,
+            self.build_model,
+            task=self.task,
+            model=model,
+            forward=self.engine.forward,
+            usage=self.usage,
+            **about,
         )
         return ensemble.to(self.engine.device)
 
@@ -336,6 +359,10 @@ def _load_splits(settings: DataSettings) -> Splits:
         for half in halve_test(splits.test, seed)
     )
     return replace(splits, train=train, validation=validation, test=test)
+
+
+def _is_one_tensor_of_numbers(inputs: Any) -> bool:
+    return isinstance(inputs, torch.Tensor) and inputs.is_floating_point() and inputs.ndim > 1
 
 
 def _describe(inputs: Any) -> str:

@@ -17,6 +17,7 @@ from pfge.packed.packed_members import PackedMembers, PackedTensor, Stored
 from pfge.packed.quantization import Quantized, count_groups
 from pfge.storage import manifest as manifests
 from pfge.storage.files import StorageError, read_tensors
+from pfge.storage.usage import NO_USAGE, Usage
 
 FORMAT = "pfge-packed-ensemble"
 VERSION = 1
@@ -37,6 +38,7 @@ class PackedFolder:
     iterations: Sequence[int | None]
     temperatures: Temperatures = UNSCALED
     task: dict[str, Any] | None = None
+    usage: Usage = NO_USAGE
 
     def save(self, path: Path) -> None:
         """Write the members, which replace those in the folder at once, at the end."""
@@ -72,6 +74,7 @@ class PackedFolder:
             "iterations": list(self.iterations),
             **manifests.temperature_entries(self.temperatures),
             **manifests.task_entries(self.task),
+            **manifests.usage_entries(self.usage),
             **asdict(entry),
         }
 
@@ -108,7 +111,8 @@ class PackedFolder:
         members = _parse_members(path / file, tensors, metadata, len(iterations))
         temperatures = manifests.read_temperatures(path / manifests.MANIFEST, manifest, len(iterations))
         method, model, task = (manifest.get(key) for key in ("method", "model", "task"))
-        return cls(members, method, model, iterations, temperatures, task)
+        usage = Usage.from_manifest(path / manifests.MANIFEST, manifest.get("usage"))
+        return cls(members, method, model, iterations, temperatures, task, usage)
 
 
 def is_packed_folder(path: Path) -> bool:

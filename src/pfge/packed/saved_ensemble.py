@@ -11,6 +11,7 @@ from pfge.packed.packed_members import PackedMembers
 from pfge.storage.atomic_files import only_writer
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.manifest import prepare_for_overwrite
+from pfge.storage.usage import NO_USAGE, Usage
 from pfge.weights import Weights
 
 
@@ -24,6 +25,7 @@ class SavedEnsemble:
     iterations: Sequence[int | None]
     temperatures: Temperatures = UNSCALED
     task: dict[str, Any] | None = None
+    usage: Usage = NO_USAGE
 
     def write(self, path: Path) -> None:
         """Write the members to a folder; an ensemble that was there is replaced at once, at the end."""
@@ -46,12 +48,23 @@ class SavedEnsemble:
         if not isinstance(self.members, PackedMembers):
             return None
         return PackedFolder(
-            self.members, self.method, self.model, self.iterations, self.temperatures, self.task
+            self.members,
+            self.method,
+            self.model,
+            self.iterations,
+            self.temperatures,
+            self.task,
+            self.usage,
         )
 
     def _plain(self, path: Path) -> EnsembleFolder:
         return EnsembleFolder(
-            path, method=self.method, model=self.model, temperatures=self.temperatures, task=self.task
+            path,
+            method=self.method,
+            model=self.model,
+            temperatures=self.temperatures,
+            task=self.task,
+            usage=self.usage,
         )
 
     @classmethod
@@ -74,7 +87,15 @@ class SavedEnsemble:
                 packed.iterations,
                 packed.temperatures,
                 packed.task,
+                packed.usage,
             )
         plain = EnsembleFolder.open(path)
-        members = plain.members_in_memory() if in_memory else plain.members()
-        return cls(members, plain.method, plain.model, plain.iterations, plain.temperatures, plain.task)
+        return cls(
+            plain.members_in_memory() if in_memory else plain.members(),
+            plain.method,
+            plain.model,
+            plain.iterations,
+            plain.temperatures,
+            plain.task,
+            plain.usage,
+        )

@@ -28,9 +28,11 @@ from pfge.storage.manifest import (
     task_entries,
     temperature_entries,
     total_bytes,
+    usage_entries,
     verify_file,
     write_file,
 )
+from pfge.storage.usage import NO_USAGE, Usage
 from pfge.weights import Weights
 
 FORMAT = "pfge-ensemble"
@@ -54,6 +56,7 @@ class EnsembleFolder:
         model: How the module is built, for people: nothing is ever imported from it.
         temperatures: What their logits are divided by.
         task: The manifest's entry of the task, if it has one.
+        usage: What is needed to use the members.
     """
 
     def __init__(
@@ -64,12 +67,14 @@ class EnsembleFolder:
         model: str | None = None,
         temperatures: Temperatures = UNSCALED,
         task: dict[str, Any] | None = None,
+        usage: Usage = NO_USAGE,
     ):
         self.path = path
         self.method = method
         self.model = model
         self.temperatures = temperatures
         self.task = task
+        self.usage = usage
         self.entries: list[Entry] = []
         self.shared: FileEntry | None = None
         self._shared_tensors: Weights | None = None
@@ -88,6 +93,7 @@ class EnsembleFolder:
         folder.entries = _parse_entries(path / MANIFEST, manifest)
         folder.shared = _parse_shared(path / MANIFEST, manifest)
         folder.temperatures = read_temperatures(path / MANIFEST, manifest, len(folder.entries))
+        folder.usage = Usage.from_manifest(path / MANIFEST, manifest.get("usage"))
         folder._verify()
         return folder
 
@@ -166,6 +172,7 @@ class EnsembleFolder:
             "model": self.model,
             **temperature_entries(self.temperatures),
             **task_entries(self.task),
+            **usage_entries(self.usage),
             **({"shared": asdict(self.shared)} if self.shared else {}),
             "members": [asdict(entry) for entry in entries],
         }

@@ -20,6 +20,7 @@ from pfge.storage.files import (
     write_parts,
 )
 from pfge.storage.tensor_bytes import tensor_file
+from pfge.storage.usage import Usage
 from pfge.weights import Weights
 
 MANIFEST = "manifest.json"
@@ -172,6 +173,11 @@ def temperature_entries(temperatures: Temperatures) -> dict[str, Any]:
 def task_entries(task: dict[str, Any] | None) -> dict[str, Any]:
     """Return what a manifest says of a task: nothing of the default one."""
     return {} if task is None else {"task": task}
+
+
+def usage_entries(usage: Usage) -> dict[str, Any]:
+    """Return what a manifest says of usage: nothing of an empty one."""
+    return {"usage": given} if (given := usage.given()) else {}
 
 
 def _of_labels(value: Any) -> Any:

@@ -5,6 +5,7 @@ import torch
 
 from pfge.lab.run.member_store import MemberStore
 from pfge.storage.ensemble_folder import EnsembleFolder
+from pfge.storage.usage import Usage
 from pfge.weights import Weights, view_weights
 from tests.toys import assert_same_weights, make_mlp
 
@@ -34,7 +35,7 @@ def test_members_are_written_finished(tmp_path: Path) -> None:
 def test_saving_moves_the_folder_and_says_model_and_task(tmp_path: Path) -> None:
     store = two_members(tmp_path)
     files = {file.name: file.stat().st_ino for file in (tmp_path / "members" / "FGE").glob("member-*")}
-    store.save(model="tiny", task={"name": "Other", "options": {}})
+    store.save(model="tiny", task={"name": "Other", "options": {}}, usage=Usage(classes=("a", "b")))
     saved = EnsembleFolder.open(tmp_path / "ensembles" / "FGE")
     assert (saved.method, saved.model, saved.task) == (
         "FGE(cycle=2)",
@@ -53,14 +54,14 @@ def test_saving_replaces_what_a_killed_writer_left(tmp_path: Path) -> None:
     left = tmp_path / "ensembles" / "FGE"
     left.mkdir(parents=True)
     (left / "member-1.safetensors").write_bytes(b"half")
-    store.save(model=None, task=None)
+    store.save(model=None, task=None, usage=Usage())
     assert len(EnsembleFolder.open(left).entries) == 2
 
 
 def test_a_state_of_members_that_were_saved_since_is_taken(tmp_path: Path) -> None:
     store = two_members(tmp_path)
     state = store.state_dict()
-    store.save(model=None, task=None)
+    store.save(model=None, task=None, usage=Usage())
     again = make_store(tmp_path, writes=True)
     again.load_state_dict(state)
     assert again.iterations == [2, 4]
@@ -108,4 +109,4 @@ def test_a_follower_begins_without_members(tmp_path: Path) -> None:
 
 def test_a_follower_cannot_save(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="only the process that writes"):
-        make_store(tmp_path, writes=False).save(model=None, task=None)
+        make_store(tmp_path, writes=False).save(model=None, task=None, usage=Usage())

@@ -1,5 +1,6 @@
 """Read inputs of a model from a NumPy file, for data that is not pictures."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import Tensor
 from pfge.lab.data.in_memory.image_set import DataError
 
 
-def read_array_inputs(path: Path, shape: torch.Size) -> Tensor:
+def read_array_inputs(path: Path, shape: Sequence[int]) -> Tensor:
     """Return the examples of a .npy file as float32 inputs [N, ...].
 
     Args:
@@ -28,9 +29,9 @@ def read_array_inputs(path: Path, shape: torch.Size) -> Tensor:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
         raise DataError(f"{path} must be one .npy array of numbers, got {getattr(array, 'dtype', 'several')}")
     inputs = torch.from_numpy(array.astype(np.float32))
-    if inputs.shape == shape:
+    if inputs.shape == torch.Size(shape):
         return inputs[None]
-    if inputs.shape[1:] != shape:
+    if inputs.shape[1:] != torch.Size(shape):
         raise DataError(
             f"{path} must hold examples {['N', *shape]}, or one {list(shape)}, got {list(inputs.shape)}"
         )

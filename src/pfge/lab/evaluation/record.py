@@ -69,7 +69,8 @@ def record_collected(
     if store.iterations and not is_starred(method) and not is_saved(session, seed, method):
         # Written and checked as they were made: their folder only takes its final name.
         raw = collected()
-        session.engine.first_does(lambda: store.save(model=raw.model, task=task_to_manifest(raw.task)))
+        task = task_to_manifest(raw.task)
+        session.engine.first_does(lambda: store.save(model=raw.model, task=task, usage=raw.usage))
         ensemble = raw.with_members(store.members())
     else:
         ensemble = saved_ensemble(session, seed, method, make)

@@ -89,7 +89,9 @@ class RunFolder:
         run = cls(parents[2])
         return run if run.config.is_file() else None
 
-    def load_experiment(self, overrides: Sequence[str] = (), *, trust_code: bool = False) -> Experiment:
+    def load_experiment(
+        self, overrides: Sequence[str] = (), *, trust_code: bool = False, reads_data: bool = True
+    ) -> Experiment:
         """Return the experiment of the folder, for reading it; the arguments are those of `load_run_config`.
 
         Raises:
@@ -98,7 +100,7 @@ class RunFolder:
         """
         if not self.config.exists():
             raise StorageError(f"{self.path} is not a run folder; make one by pfge compare --out {self.path}")
-        return load_run_config(self.config, overrides, trust_code=trust_code)
+        return load_run_config(self.config, overrides, trust_code=trust_code, reads_data=reads_data)
 
     def has_begun(self) -> bool:
         """Return whether there is work of any seed."""

@@ -9,6 +9,7 @@ from pfge.collectors.stores import FolderStore
 from pfge.storage.atomic_files import make_folder, only_writer, sync_folder
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.manifest import MANIFEST
+from pfge.storage.usage import Usage
 from pfge.weights import Weights
 
 
@@ -60,17 +61,18 @@ class MemberStore:
             self._files.load_state_dict(state)
         self.iterations = list(state["iterations"])
 
-    def save(self, *, model: str | None, task: dict[str, Any] | None) -> None:
+    def save(self, *, model: str | None, task: dict[str, Any] | None, usage: Usage) -> None:
         """Give the folder its final name.
 
         Args:
             model: How the module is built, for the manifest.
             task: The manifest's entry of the task.
+            usage: What is needed to use the members.
         """
         if self._files is None:
             raise RuntimeError("only the process that writes members can save them")
         folder = self._files.folder
-        folder.model, folder.task = model, task
+        folder.model, folder.task, folder.usage = model, task, usage
         with only_writer(self._path):
             folder.commit(folder.entries)
         shutil.rmtree(self._saved, ignore_errors=True)  # a killed writer may have left a part of one

@@ -15,7 +15,9 @@ LOADING_OPTIONS = ("weights", "pretrained", "checkpoint", "cache")
 """Prefixes of model options that make torchvision and timm read or download files."""
 
 
-def load_run_config(file: Path, overrides: Sequence[str] = (), *, trust_code: bool = False) -> Experiment:
+def load_run_config(
+    file: Path, overrides: Sequence[str] = (), *, trust_code: bool = False, reads_data: bool = True
+) -> Experiment:
     """Read the config of a run, which may import nothing and read nothing outside of the run's folder.
 
     Settings that only training uses, such as pretrain.weights and engine.logger, have no effect on reading
@@ -26,6 +28,7 @@ def load_run_config(file: Path, overrides: Sequence[str] = (), *, trust_code: bo
         overrides: Settings that the user gives, which may be anything, such as `data.root=/data`.
         trust_code: Whether the config may name functions, paths and trained weights. Missing data is
             downloaded only by an override all the same.
+        reads_data: Whether the data will be read; settings of data that is not read have no effect.
 
     Raises:
         ConfigError: The config is not trusted and names such a thing; the message says which.
@@ -38,7 +41,11 @@ def load_run_config(file: Path, overrides: Sequence[str] = (), *, trust_code: bo
 
     if not is_given("data.download"):
         experiment = replace(experiment, data=replace(experiment.data, download=False))
-    found = [setting for setting in _reaching_out(experiment, file.parent) if not is_given(setting.key)]
+    found = [
+        setting
+        for setting in _reaching_out(experiment, file.parent)
+        if not is_given(setting.key) and (reads_data or not setting.key.startswith("data."))
+    ]
     if found and not trust_code:
         effects = ", and ".join(f"{setting.effect} {setting.key} = {setting.value!r}" for setting in found)
         raise ConfigError(

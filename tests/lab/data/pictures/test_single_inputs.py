@@ -4,14 +4,13 @@ import pytest
 import torch
 from PIL import Image
 
-from pfge.lab.data import DataError, ImageSet, Normalization
+from pfge.lab.data import DataError, Normalization
 from pfge.lab.data.pictures.single_inputs import read_picture_inputs
 
 
-def data(channels: int, height: int, width: int) -> tuple[ImageSet, Normalization, torch.Size]:
-    images = torch.zeros(1, channels, height, width, dtype=torch.uint8)
+def data(channels: int, height: int, width: int) -> tuple[Normalization, torch.Size]:
     normalization = Normalization((0.0,) * channels, (1.0,) * channels)
-    return ImageSet(images, torch.zeros(1, dtype=torch.int64), ("a",)), normalization, images.shape[1:]
+    return normalization, torch.Size((channels, height, width))
 
 
 def test_a_wide_picture_keeps_the_shape_of_wide_data(tmp_path: Path) -> None:
@@ -41,3 +40,11 @@ def test_data_of_other_channels_is_refused(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4)).save(tmp_path / "p.png")
     with pytest.raises(DataError, match="3 channels, or 1 if they are gray, and the data has 4"):
         read_picture_inputs(tmp_path / "p.png", *data(4, 4, 4))
+
+
+def test_a_picture_loses_its_border_if_it_is_made_larger_first(tmp_path: Path) -> None:
+    pixels = torch.zeros(8, 8, 3, dtype=torch.uint8)
+    pixels[2:6, 2:6] = 255
+    Image.fromarray(pixels.numpy()).save(tmp_path / "p.png")
+    found = read_picture_inputs(tmp_path / "p.png", *data(3, 4, 4), resize=8)
+    assert found.tolist() == torch.ones(3, 4, 4).tolist()

@@ -1,5 +1,6 @@
 """Read single picture files as inputs of a model, processed like test images."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,18 +10,17 @@ from pfge.lab.data import DataError, DataPart, ImageSet, Normalization
 
 
 def read_picture_inputs(
-    path: Path, data: DataPart, normalization: Normalization, shape: torch.Size
+    path: Path, normalization: Normalization, shape: Sequence[int], resize: int | None = None
 ) -> Tensor:
     """Return one picture as inputs [C, H, W], normalized.
 
     It is cropped to the shape of the data's images, around its middle, and made as large as they are.
-    Pictures of streamed data lose their border, as those of its test set do.
 
     Args:
         path: The file.
-        data: What the model was tested on.
-        normalization: Of that data.
+        normalization: Of the data that the model was tested on.
         shape: [C, H, W] of its images.
+        resize: The picture's shorter side before its middle is taken; that of the images if None.
 
     Raises:
         DataError: The file cannot be read as a picture.
@@ -38,12 +38,19 @@ def read_picture_inputs(
         reason = "" if str(path) in str(error) else f": {error}"
         raise DataError(f"{path} cannot be read as a picture{reason}") from None
     if height == width:
-        resize = height if isinstance(data, ImageSet) else round(height * 256 / 224)
-        pixels = center_crop(picture, resize=resize, size=height)
+        pixels = center_crop(picture, resize=resize or height, size=height)
     else:
         fitted = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
         pixels = torch.frombuffer(bytearray(fitted.tobytes()), dtype=torch.uint8).view(height, width, 3)
     return normalization(_with_channels(pixels.permute(2, 0, 1), channels))
+
+
+def resized_side(data: DataPart, height: int) -> int:
+    """Return the shorter side of a picture before its middle is taken.
+
+    Pictures of streamed data lose their border, as those of its test set do.
+    """
+    return height if isinstance(data, ImageSet) else round(height * 256 / 224)
 
 
 def _with_channels(pixels: Tensor, channels: int) -> Tensor:
