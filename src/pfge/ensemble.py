@@ -1,7 +1,9 @@
 """Members as one predictor: their predictions pooled as the task says, calibrated if it was asked for."""
 
+import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from pfge.packed import PackedMembers
 from pfge.packed.saved_ensemble import SavedEnsemble
 from pfge.storage.files import StorageError
 from pfge.storage.lazy_members import LazyMembers
-from pfge.storage.manifest import MANIFEST
+from pfge.storage.manifest import MANIFEST, describe_file
 from pfge.storage.usage import NO_USAGE, Usage
 from pfge.tasks import Task
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
@@ -182,6 +184,12 @@ class Ensemble:
             return 0
         once = count_bytes(shared_part(first := self.members[0]))
         return once + len(self) * (count_bytes(first) - once)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the members: their names, types, shapes and numbers, in order; packed ones unpacked."""
+        files = [describe_file("member", weights).sha256 for weights in self.members]
+        return hashlib.sha256("".join(files).encode()).hexdigest()
 
     def last(self, count: int) -> "Ensemble":
         """Return the ensemble of the last members alone; the temperature of all pooled is not theirs."""

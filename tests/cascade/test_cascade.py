@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,28 @@ def test_a_cascade_of_other_members_is_refused(ensemble: Ensemble) -> None:
         Cascade((0, 1), 0.5).predict(ensemble, X)
 
 
+def test_a_fitted_cascade_is_of_the_members_that_it_was_fitted_to(ensemble: Ensemble, tmp_path: Path) -> None:
+    cascade = fit_cascade(ensemble, BATCHES, Y, max_accuracy_loss=0.05)
+    cascade.save(tmp_path / "cascade.json")
+    loaded = Cascade.load(tmp_path / "cascade.json")
+    ensemble.save(tmp_path / "same")
+    loaded.predict(Ensemble.load(tmp_path / "same", make_mlp), X)
+    members = [dict(member) for member in ensemble.members]
+    members[1]["0.bias"] = members[1]["0.bias"] + 1e-6
+    with pytest.raises(ValueError, match=r"this cascade was fitted to members with the digest \w{16}, got"):
+        loaded.predict(Ensemble(members, make_mlp), X)
+
+
+@pytest.mark.parametrize("members", ["1", "[]"])
+def test_a_digest_is_a_text(members: str, tmp_path: Path) -> None:
+    (tmp_path / "cascade.json").write_text(
+        '{"format": "pfge-cascade", "version": 2, "order": [0], "threshold": 0.75, "rule": "confidence", '
+        f'"members": {members}}}'
+    )
+    with pytest.raises(StorageError, match="must be a cascade"):
+        Cascade.load(tmp_path / "cascade.json")
+
+
 # From answers that are there already
 
 
@@ -328,7 +351,7 @@ def test_a_cascade_fitted_to_answers_is_the_one_fitted_to_batches(
 ) -> None:
     ensemble = ensemble.with_members(ensemble.members, temperatures=CALIBRATED)
     fitted = fit_to_answers(ensemble.predict_members(X), Y, CALIBRATED.pooled, **loss)
-    assert fitted == fit_cascade(ensemble, [X], Y, **loss)
+    assert replace(fitted, members=ensemble.digest) == fit_cascade(ensemble, [X], Y, **loss)
     assert min(fitted.thresholds) < 1
 
 

@@ -75,6 +75,7 @@ def test_the_cascade_is_written_and_its_worth_on_the_test_set_is_printed(
         assert times_one > 0
         assert times_all > 0
     assert rows["one member"][5] == rows["all members"][6] == 1
+    assert rows["one member"][6] < rows["cascade"][6] < 1
     assert 1 < rows["cascade"][0] < 4
     assert f"until the confidence is at least {cascade.thresholds[0]:.4f}" in printed
     assert str(noisy / "cascade.json") in printed

@@ -42,6 +42,8 @@ class Cascade:
         threshold: The confidence, the largest of the mean probabilities, from which an example is sure; or
             one after each member but the last, after which every example stops.
         rule: "confidence" for that alone; "agreement" if all members so far must also name one class.
+        members: `Ensemble.digest` of the ensemble that it was fitted to, so that others are refused; any of
+            as many members if None.
 
     References:
         Wang et al., "Wisdom of Committees: An Overlooked Approach To Faster and More Accurate Models",
@@ -65,6 +67,7 @@ class Cascade:
     order: Sequence[int]
     threshold: float | Sequence[float]
     rule: str = "confidence"
+    members: str | None = None
 
     def __post_init__(self) -> None:
         if not self.order or sorted(self.order) != list(range(len(self.order))):
@@ -101,6 +104,11 @@ class Cascade:
         require_classification(ensemble.task, "a cascade")
         if len(ensemble) != len(self.order):
             raise ValueError(f"this cascade is of {len(self.order)} members, got {len(ensemble)} of them")
+        if self.members is not None and self.members != ensemble.digest:
+            raise ValueError(
+                f"this cascade was fitted to members with the digest {self.members[:16]}, got an ensemble "
+                f"with {ensemble.digest[:16]}; fit a cascade to this ensemble"
+            )
         stopped: list[tuple[Tensor, Tensor, Tensor]] = []
         predict = ensemble._predictor(self.order[0])
         waiting: list[_Waiting] = []
@@ -155,7 +163,8 @@ class Cascade:
         return len(json_text(self._to_json()).encode())
 
     def _to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, "version": VERSION, **asdict(self), "order": list(self.order)}
+        said = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"format": FORMAT, "version": VERSION, **said, "order": list(self.order)}
 
     @classmethod
     def load(cls, path: str | Path) -> "Cascade":
@@ -167,8 +176,10 @@ class Cascade:
                 "order": [*order],
                 "threshold": float() | int() | [*_] as threshold,
                 "rule": str(rule),
-            } if name == FORMAT and version in READABLE and _are_numbers(order, threshold):
-                return cls(tuple(order), tuple(threshold) if isinstance(threshold, list) else threshold, rule)
+            } as found if name == FORMAT and version in READABLE and _are_numbers(order, threshold):
+                thresholds = tuple(threshold) if isinstance(threshold, list) else threshold
+                if isinstance(members := found.get("members"), str | None):
+                    return cls(tuple(order), thresholds, rule, members)
         raise StorageError(f"{path} must be a cascade of format {FORMAT!r}, version {VERSION} or older")
 
     def _are_sure(self, mean: Tensor, agreed: Tensor, asked: int) -> Tensor:

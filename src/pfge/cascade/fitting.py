@@ -1,6 +1,7 @@
 """Choose a cascade on validation data: the fewest members for a stated loss."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations, product
 from typing import Any
 
@@ -62,18 +63,19 @@ def fit_cascade(
         tensor([1, 1, 1])
     """
     require_classification(ensemble.task, "a cascade")
-    _require_a_loss(max_accuracy_loss, max_nll_increase)  # before any prediction
+    require_a_loss(max_accuracy_loss, max_nll_increase)  # before any prediction
     answers = []
     for member in ensemble.predict_each(batches):
         require_one_class(member, "a cascade")
         answers.append(member.cpu())
-    return fit_to_answers(
+    cascade = fit_to_answers(
         torch.stack(answers),
         targets.cpu(),
         ensemble.temperatures.pooled,
         max_accuracy_loss=max_accuracy_loss,
         max_nll_increase=max_nll_increase,
     )
+    return replace(cascade, members=ensemble.digest)
 
 
 def fit_to_answers(
@@ -85,7 +87,7 @@ def fit_to_answers(
     max_nll_increase: float | None = None,
 ) -> Cascade:
     """Return what `fit_cascade` does, from probabilities [K, N, C] that the members gave already."""
-    _require_a_loss(max_accuracy_loss, max_nll_increase)
+    require_a_loss(max_accuracy_loss, max_nll_increase)
     members = len(answers)
     orders = [_Stages(order, answers, targets, temperature) for order in _orders(answers, targets)]
     whole_nll, right = orders[0].log_loss[-1].mean().item(), orders[0].correct[-1]
@@ -114,7 +116,8 @@ def fit_to_answers(
     return Cascade(tuple(stages.order), thresholds[0] if even else tuple(thresholds), rule)
 
 
-def _require_a_loss(max_accuracy_loss: float | None, max_nll_increase: float | None) -> None:
+def require_a_loss(max_accuracy_loss: float | None, max_nll_increase: float | None) -> None:
+    """Raise a ValueError unless there is a loss that a cascade can be fitted to."""
     if max_accuracy_loss is None and max_nll_increase is None:
         raise ValueError("a cascade is fitted to a loss; pass max_accuracy_loss, max_nll_increase or both")
     for name, most in (("max_accuracy_loss", max_accuracy_loss), ("max_nll_increase", max_nll_increase)):

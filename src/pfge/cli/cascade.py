@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from torch import Tensor
 
-    from pfge.cascade.cascade import Cascade, CascadePrediction
+    from pfge.cascade.cascade import Cascade
     from pfge.ensemble import Ensemble
-    from pfge.lab.data import Batch
-
-    Predict = Callable[[], CascadePrediction]
-
-ROUNDS = 3
-
+    from pfge.lab.data import DataPart
+    from pfge.lab.session import Session
+    from pfge.reports.tables.cascade import MeasuredWay
 
 HELP = "evaluate fewer members: stop where the prediction is confident"
 DESCRIPTION = (
@@ -48,87 +45,85 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Fit the cascade, write it, and print its quality and cost."""
-    from pfge.cascade.fitting import fit_cascade
-    from pfge.cli.tables import print_cascade
-    from pfge.metrics.scores import score_examples
-    from pfge.reports.tables.cascade import MeasuredWay
+    from dataclasses import replace
 
+    from pfge.cascade.fitting import fit_to_answers, require_a_loss
+    from pfge.cli.tables import print_cascade
+
+    losses = {
+        "max_accuracy_loss": options.max_accuracy_loss,
+        "max_nll_increase": options.max_nll_increase,
+    }
+    require_a_loss(**losses)  # before any prediction
     session = open_session_of(options)
     session.require_one_class("a cascade")
-    validation = session.validation_for("fitting a cascade")
+    validation, test = session.validation_for("fitting a cascade"), session.splits.test
     ensemble = session.load_ensemble(options.ensemble)
-    cascade = fit_cascade(
-        ensemble,
-        session.in_batches(validation),
-        validation.labels.cpu(),
-        max_accuracy_loss=options.max_accuracy_loss,
-        max_nll_increase=options.max_nll_increase,
-    )
+    answers, _ = _predict(session, ensemble, validation, "validation data")
+    fitted = fit_to_answers(answers, validation.labels.cpu(), ensemble.temperatures.pooled, **losses)
+    cascade = replace(fitted, members=ensemble.digest)
     out = options.out or options.ensemble / "cascade.json"
     session.engine.first_does(lambda: cascade.save(out))
-    batches, labels = session.in_batches(session.splits.test), session.splits.test.labels.cpu()
-    first = _member(ensemble, cascade.order[0])
-    ways: dict[str, Predict] = {
-        "one member": lambda: _by_all(first, batches),
-        "cascade": lambda: cascade.predict_batches(ensemble, batches),
-        "all members": lambda: _by_all(ensemble, batches),
-    }
-    predictions, seconds = _take_turns(ways)
-    measured = [
-        MeasuredWay(
-            name,
-            found.evaluated.double().mean().item(),
-            int(found.evaluated.max()),
-            score_examples(found.probabilities.cpu(), labels),
-            times,
-        )
-        for name, found, times in zip(ways, predictions, seconds, strict=True)
-    ]
+    answers, seconds = _predict(session, ensemble, test, "test data")
     if session.engine.is_first:
         print_cascade(
-            measured,
+            _measure(cascade, ensemble, answers, test.labels.cpu(), seconds),
             session.task,
-            f"{ensemble.method or 'ensemble'}, {len(ensemble)} members: test set, {len(labels):,} images",
+            f"{ensemble.method or 'ensemble'}, {len(ensemble)} members: test set, {len(test):,} images",
         )
         print(f"{_describe(cascade)}: {out}")
     return 0
 
 
-def _member(ensemble: "Ensemble", number: int) -> "Ensemble":
-    """Return the ensemble of one member alone, at its own temperature."""
-    from pfge.calibration import Temperatures
-
-    return ensemble.with_members(
-        ensemble.members[number : number + 1],
-        iterations=ensemble.iterations[number : number + 1],
-        temperatures=Temperatures(members=(ensemble.temperatures.of_member(number),)),
-    )
-
-
-def _by_all(ensemble: "Ensemble", batches: "Iterable[Batch]") -> "CascadePrediction":
-    import torch
-
-    from pfge.cascade.cascade import CascadePrediction
-
-    probabilities = ensemble.predict_batches(batches)
-    return CascadePrediction(probabilities, torch.full((len(probabilities),), len(ensemble)))
-
-
-def _take_turns(ways: "dict[str, Predict]") -> "tuple[list[CascadePrediction], list[list[float]]]":
-    """Return the predictions of each way, and its seconds in each round.
-
-    The ways alternate, so that a change of the machine's speed affects all of them.
-    """
+def _predict(
+    session: "Session", ensemble: "Ensemble", data: "DataPart", name: str
+) -> "tuple[Tensor, list[float]]":
+    """Return the probabilities of each member, [K, N, C], and the seconds that they took."""
     from time import perf_counter
 
-    seconds: list[list[float]] = [[] for _ in ways]
-    for _ in range(ROUNDS):
-        predictions = []
-        for times, predict in zip(seconds, ways.values(), strict=True):
+    import torch
+
+    answers, seconds = [], []
+    with session.reporter.task(f"members on {name}", len(ensemble)) as advance:
+        start = perf_counter()
+        for done, member in enumerate(ensemble.predict_each(session.in_batches(data)), 1):
+            answers.append(member.cpu())
+            seconds.append(perf_counter() - start)
+            advance(done, "")
             start = perf_counter()
-            predictions.append(predict())
-            times.append(perf_counter() - start)
-    return predictions, seconds
+    return torch.stack(answers), seconds
+
+
+def _measure(
+    cascade: "Cascade", ensemble: "Ensemble", answers: "Tensor", labels: "Tensor", seconds: list[float]
+) -> "list[MeasuredWay]":
+    """Return what one member, the cascade and all members are worth, from what members answered."""
+    from pfge.cascade.cascade import NEVER, Cascade
+    from pfge.metrics.scores import score_examples
+    from pfge.reports.tables.cascade import MeasuredWay
+
+    temperature = ensemble.temperatures.pooled
+    if not isinstance(temperature, float | int):
+        raise TypeError(f"a cascade needs one temperature, got {temperature!r}")
+    first = cascade.order[0]
+    ways = {
+        "one member": Cascade((0,), NEVER).replay(answers[first : first + 1]),
+        "cascade": cascade.replay(answers, temperature),
+        "all members": Cascade(cascade.order, NEVER).replay(answers, temperature),
+    }
+    return [
+        MeasuredWay(
+            name,
+            found.evaluated.double().mean().item(),
+            int(found.evaluated.max()),
+            score_examples(found.probabilities, labels),
+            sum(
+                (found.evaluated >= place).double().mean().item() * seconds[member]
+                for place, member in enumerate(cascade.order, 1)
+            ),
+        )
+        for name, found in ways.items()
+    ]
 
 
 def _describe(cascade: "Cascade") -> str:

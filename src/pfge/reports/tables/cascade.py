@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from pfge.metrics.scores import Scores
 from pfge.reports.statistics import Estimate, main_metrics
@@ -10,7 +9,10 @@ from pfge.reports.tables.cells import Count, Number, Text
 from pfge.reports.tables.table import Row, Table, columns
 from pfge.tasks import Task
 
-NOTE = "Times are medians of ratios, measured in turns. The one member is the first that is evaluated."
+NOTE = (
+    "Times are those of the members, each for the share of images that it is evaluated on. The one member is "
+    "the first that is evaluated."
+)
 
 
 @dataclass(frozen=True)
@@ -22,14 +24,14 @@ class MeasuredWay:
         mean_members: Mean number of members evaluated per example.
         most_members: The largest number.
         scores: Of each example.
-        seconds: In each round.
+        seconds: That its members take.
     """
 
     name: str
     mean_members: float
     most_members: int
     scores: Scores
-    seconds: Sequence[float]
+    seconds: float
 
 
 def cascade_table(ways: Sequence[MeasuredWay], task: Task, title: str) -> Table:
@@ -42,14 +44,10 @@ def cascade_table(ways: Sequence[MeasuredWay], task: Task, title: str) -> Table:
                 Number(way.mean_members, digits=3),
                 Count(way.most_members),
                 *(Number.of_metric(m, Estimate(m.compute(way.scores))) for m in metrics),
-                *(Number(_ratio(way.seconds, other.seconds), digits=2) for other in (ways[0], ways[-1])),
+                *(Number(way.seconds / other.seconds, digits=2) for other in (ways[0], ways[-1])),
             ]
         )
         for way in ways
     ]
     heads = ["members, mean", "most", *(metric.head for metric in metrics), "time, x one", "x all"]
     return Table("cascade", title, columns("", *heads), rows, [NOTE])
-
-
-def _ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
-    return median(one / other for one, other in zip(seconds, others, strict=True))
