@@ -77,6 +77,15 @@ def page_of_forms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def page_of_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("three")
+    runs = [Run(make_run(folder / name, examples=0)) for name in ("one", "two", EVIL.replace("/", "-"))]
+    file = folder / "report.html"
+    file.write_text(make_page(runs))
+    return file
+
+
 def opened(browser: Any, page: Path, width: int, scheme: str = "light") -> Any:
     """Open the page anew, in a window of a width."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE}
@@ -128,6 +137,43 @@ def test_every_chart_is_drawn_within_the_window_and_has_a_name(browser: Any, pag
     assert all(chart["series"] > 0 and chart["label"] and not chart["broken"] for chart in drawn)
     assert all(chart["right"] <= width for chart in drawn)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+@pytest.mark.parametrize("which", ["page", "page_of_forms", "page_of_three"])
+def test_no_table_hides_a_column(
+    browser: Any, which: str, width: int, request: pytest.FixtureRequest
+) -> None:
+    opened(browser, request.getfixturevalue(which), width)
+    tables = browser.execute_script("""
+        for (const details of document.querySelectorAll('details')) details.open = true;
+        return [...document.querySelectorAll('.scroll > table')].map(table => ({
+            head: table.querySelector('thead').textContent,
+            right: Math.max(...[...table.querySelectorAll('td')].map(td => td.getBoundingClientRect().right)),
+        }));
+    """)
+    assert len(tables) > 5
+    assert [table for table in tables if table["right"] > width] == []
+
+
+def test_cards_name_their_columns_and_begin_with_the_metrics(browser: Any, page: Path) -> None:
+    opened(browser, page, PHONE)
+    heads = browser.execute_script("""
+        const cells = [...document.querySelectorAll('#run-1-tables tbody tr')[0].querySelectorAll('td')];
+        const place = (cell) => { const at = cell.getBoundingClientRect(); return [at.top, at.left]; };
+        cells.sort((a, b) => place(a)[0] - place(b)[0] || place(a)[1] - place(b)[1]);
+        return cells.map(cell => getComputedStyle(cell, '::before').content);
+    """)
+    assert heads[:4] == ["none", '"accuracy %"', '"NLL"', '"ECE %"']
+    assert set(heads[4:]) == {'"members"', '"bytes"', '"memory"', '"iterations"'}
+
+
+def test_legends_list_lines_that_are_of_no_method(browser: Any, page: Path) -> None:
+    opened(browser, page, DESKTOP)
+    entries = browser.execute_script("""
+        return [...document.querySelector('[data-legend]').children].map(entry => entry.textContent)
+    """)
+    assert entries == [*MEMBERS, EVIL, "Pareto front"]
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])

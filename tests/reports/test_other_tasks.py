@@ -114,6 +114,7 @@ def test_measurements_of_another_task_are_left_out(folder: Path) -> None:
 def test_runs_of_different_tasks_have_a_section_each(folder: Path, tmp_path: Path) -> None:
     page = make_page([Run(folder), Run(make_run(tmp_path / "classes"))])
     assert page.index(">MSE</th>") < page.index(">accuracy %</th>")
+    assert "The runs are not in one table: they are of different tasks." in page
 
 
 def test_results_of_different_tasks_have_no_table_together(folder: Path, tmp_path: Path) -> None:

@@ -82,6 +82,22 @@ def test_the_page_has_every_section_figure_and_table(folder: Path) -> None:
     assert 'name = "made"' in page.text  # the config, whole
 
 
+def test_a_star_is_explained_before_it_is_used(folder: Path) -> None:
+    text = page_of(folder).text
+    explained = "FGE*, SWAG*: only the last members of FGE and SWAG, as many as PFGE has."
+    assert text.index(explained) == text.index("FGE*")
+
+
+def test_several_runs_are_compared_in_one_table_first(folder: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other")
+    page = make_page([Run(folder), Run(other)])
+    assert page.index('<section id="runs">') < page.index('id="run-1"')
+    assert "All runs" in page
+    assert 'id="runs"' not in make_page([Run(folder)])
+    empty = make_page([Run(folder), Run(make_run(tmp_path / "empty", methods=[]))])
+    assert "The runs are not in one table: fewer than two have results." in empty
+
+
 def test_every_place_for_a_chart_has_its_data_and_its_numbers_as_text(folder: Path) -> None:
     page = page_of(folder)
     places = [attributes["data-panel"] for _, attributes in page.tags if "data-panel" in attributes]
@@ -155,7 +171,7 @@ def test_runs_share_a_page_and_a_table_of_contents(tmp_path: Path) -> None:
 def test_the_best_is_bold_and_pfge_stands_out(folder: Path) -> None:
     text = make_page([Run(folder)])
     assert "<strong>94.25 ± 0.25</strong>" in text  # FGE's accuracy
-    assert '<tr class="strong"><td>PFGE</td>' in text
+    assert '<tr class="strong"><td class="text" data-head="method">PFGE</td>' in text
 
 
 @pytest.mark.parametrize(

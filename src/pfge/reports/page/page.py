@@ -11,14 +11,15 @@ from typing import Any
 import pfge
 from pfge.methods import NEUTRAL, styles
 from pfge.reports.figures.figure import Figure
-from pfge.reports.page.sections import run_section
+from pfge.reports.page.sections import run_section, sheet
 from pfge.reports.run import Run
+from pfge.reports.tables.runs import name_runs, runs_table
 
 SCRIPTS = ("scales.js", "charts.js", "page.js")
 
 
 def make_page(runs: Sequence[Run]) -> str:
-    """Return the page, a section for each run."""
+    """Return the page: several runs in one table, then a section for each."""
     if not runs:
         raise ValueError("a report needs at least one run, got none")
     bodies = []
@@ -32,7 +33,7 @@ def make_page(runs: Sequence[Run]) -> str:
         title=escape(", ".join(dict.fromkeys(run.name for run in runs))),
         style=_asset("style.css"),
         script="\n".join(map(_asset, SCRIPTS)),
-        body=f"{_contents(runs)}<main>{''.join(bodies)}</main>{footer}",
+        body=f"{_contents(runs)}<main>{_compared(runs)}{''.join(bodies)}</main>{footer}",
         data=_embed(figures),
     )
 
@@ -44,6 +45,18 @@ def _contents(runs: Sequence[Run]) -> str:
         f'<li><a href="#run-{number}">{escape(run.name)}</a></li>' for number, run in enumerate(runs, 1)
     )
     return f'<nav class="runs" aria-label="Runs"><ul>{links}</ul></nav>'
+
+
+def _compared(runs: Sequence[Run]) -> str:
+    """Return one table of all runs, or why there is none; "" for one run."""
+    if len(runs) == 1:
+        return ""
+    table = runs_table(name_runs(runs))
+    if table:
+        return f'<section id="runs">{sheet(table)}</section>'
+    several = len({run.task for run in runs if run.results}) > 1
+    why = "they are of different tasks" if several else "fewer than two have results"
+    return f'<section id="runs"><p class="note">The runs are not in one table: {why}.</p></section>'
 
 
 def _embed(figures: dict[str, Figure]) -> str:

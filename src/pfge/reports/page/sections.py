@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
 
+from pfge.methods import base_of, find_reference, is_starred
 from pfge.reports.contents import report_figures, report_tables
 from pfge.reports.figures.figure import Figure, Panel
 from pfge.reports.figures.landscape import draw_landscape
@@ -33,7 +34,7 @@ def run_section(run: Run, key: str) -> tuple[str, dict[str, Figure]]:
     of_ensembles = [table for table in tables if table.subject]
     parts = [("summary", "Summary", _summary(run) + _figures(figures, ["tradeoff"], key))]
     if of_methods:
-        parts.append(("tables", "Tables", "".join(map(_sheet, of_methods))))
+        parts.append(("tables", "Tables", "".join(map(sheet, of_methods))))
     for name, title, wanted in (
         ("path", "Along the path", ["rates", "members", "curves"]),
         ("trust", "Can it be trusted?", ["reliability", "corruptions", "unknown-inputs"]),
@@ -46,7 +47,7 @@ def run_section(run: Run, key: str) -> tuple[str, dict[str, Figure]]:
                 "</figure>"
             )
         if name == "trust" and of_ensembles:
-            sheets = "".join(map(_sheet, of_ensembles))
+            sheets = "".join(map(sheet, of_ensembles))
             html += f"<details><summary>Every ensemble that was evaluated</summary>{sheets}</details>"
         if html:
             parts.append((name, title, html))
@@ -73,6 +74,10 @@ def _about(run: Run) -> str:
 def _summary(run: Run) -> str:
     notices = "".join(f"<p>{escape(text)}</p>" for text in run.problems())
     html = f'<div class="notice">{notices}</div>' if notices else ""
+    if starred := [method for method in run.methods if is_starred(method)]:
+        names, bases = ", ".join(starred), " and ".join(map(base_of, starred))
+        last = f"{names}: only the last members of {bases}, as many as {find_reference().name} has."
+        html += f'<p class="note">{escape(last)}</p>'
     tiles = "".join(
         f'<div class="finding {found.kind}"><p class="topic">{escape(found.about)}</p>'
         f'<p class="answer">{escape(found.answer)}</p><p class="why">{escape(found.why)}</p></div>'
@@ -100,7 +105,8 @@ def _figure(figure: Figure, name: str) -> str:
     )
 
 
-def _sheet(table: Table) -> str:
+def sheet(table: Table) -> str:
+    """Return a table with its heading and its note, on a card."""
     note = table.note("bold: best")
     return (
         f'<div class="sheet"><h3>{escape(table.heading[:1].upper() + table.heading[1:])}</h3>'

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from pfge.lab.run.results import ComparisonRow
-from pfge.methods import find_reference, is_for_reference
+from pfge.methods import is_for_reference
 from pfge.reports.statistics import MethodSummary, over_seeds, shown_metrics, summarize
 from pfge.reports.tables.cells import Count, Number, Ratio
-from pfge.reports.tables.table import BEST, Row, Table, columns, method_row
+from pfge.reports.tables.table import BEST, LAST_MEMBERS, Row, Table, columns, method_row
 from pfge.tasks import Metric
 
 
@@ -40,7 +40,7 @@ def methods_table(rows: Sequence[ComparisonRow], part: str = "test") -> Table:
         [
             *over_seeds(rows),
             BEST,
-            f"* the last members, as many as {find_reference().name} has",
+            LAST_MEMBERS,
             "memory relative to one model",
             "iterations beyond w0.",
         ],

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pfge.methods import style_of
+from pfge.methods import find_reference, style_of
 from pfge.reports.tables.cells import Cell, Number, Text
 
 
@@ -13,6 +13,7 @@ class BestMark:
 
 
 BEST = BestMark()
+LAST_MEMBERS = f"* the last members, as many as {find_reference().name} has"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,14 @@ function drawLegend(holder, figure) {
     button.append(method);
     button.addEventListener("click", () => toggle(method));
   }
+  const lines = figure.panels.flatMap((panel) => panel.series.filter((s) => !s.method));
+  for (const [label, series] of new Map(lines.map((s) => [s.label, s]))) {
+    const entry = element(holder, "span", "line");
+    const icon = make(entry, "svg", { width: 22, height: 16, viewBox: "0 -8 22 16", "aria-hidden": "true" });
+    paint(icon, styles[""]);
+    make(icon, "line", { x2: 22, stroke: "currentColor", "stroke-dasharray": series.dashed ? "5 4" : "none" });
+    entry.append(label);
+  }
 }
 
 function toggle(method) {
