@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfge.cli.main import main
-from tests.reports.made_run import make_run
+from tests.reports.made_run import make_run, write_evaluations
 
 Captured = pytest.CaptureFixture[str]
 
@@ -46,7 +46,7 @@ def test_the_page_goes_into_the_run_folder_or_where_it_is_wanted(capsys: Capture
 )
 def test_tables_are_printed(capsys: Captured, tmp_path: Path, kind: str, expected: str) -> None:
     make_run(tmp_path / "run", examples=0)
-    assert main(["report", "run", "--format", kind]) == 0
+    assert main(["report", "run", "--format", kind, "--table", "methods"]) == 0
     assert expected in capsys.readouterr().out
     assert not (tmp_path / "run" / "report.html").exists()
 
@@ -58,6 +58,51 @@ def test_one_table_as_csv_is_nothing_but_csv(capsys: Captured, tmp_path: Path) -
     rows = list(csv.reader(io.StringIO((tmp_path / "t.csv").read_text())))
     assert {len(row) for row in rows} == {15}
     assert rows[1][:3] == ["w0", "1.500", "0.000"]
+
+
+def test_several_tables_as_csv_have_a_file_each(capsys: Captured, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", examples=0)
+    write_evaluations(tmp_path / "run", seeds=[1])
+    for out in ([], ["--out", "all.csv"]):
+        assert refused(capsys, "run", "--format", "csv", *out) == (
+            "a CSV file has one table, and there are 9 (methods, calibration, differences, evaluation, "
+            "unknown-inputs, corruptions); choose one by --table, or give a folder as --out, got "
+            f"{out[-1] if out else 'none'}"
+        )
+    assert main(["report", "run", "--format", "csv", "--out", "tables"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:5] == [
+        f"tables/{name}.csv"
+        for name in ("methods", "calibration", "differences", "evaluation", "unknown-inputs")
+    ]
+    assert "tables/evaluation-2.csv" in printed
+    for file in printed:
+        rows = list(csv.reader(io.StringIO(Path(file).read_text())))
+        assert len({len(row) for row in rows}) == 1
+
+
+def test_columns_are_chosen_by_how_they_begin(capsys: Captured, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", examples=0)
+    assert (
+        main(["report", "run", "--format", "latex", "--table", "methods", "--columns", "accuracy,nll"]) == 0
+    )
+    printed = capsys.readouterr().out
+    assert printed.startswith("% These tables need \\usepackage{booktabs} in the preamble.\n")
+    assert r"method & accuracy \% & NLL \\" in printed
+    assert refused(capsys, "run", "--format", "csv", "--table", "methods", "--columns", "nll,acc") == (
+        "--columns must begin as some of these do: members; bytes; memory; accuracy %; NLL; ECE %; "
+        "iterations; got 'acc'"
+    )
+    assert "give --format markdown, latex or csv" in refused(capsys, "run", "--columns", "nll")
+
+
+def test_the_tables_of_a_run_are_listed(capsys: Captured, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", examples=0)
+    assert main(["report", "run", "--table"]) == 0
+    assert capsys.readouterr().out == (
+        "methods: methods\ncalibration: calibration\ndifferences: differences from PFGE\n"
+    )
+    assert not (tmp_path / "run" / "report.html").exists()
 
 
 def test_figures_are_drawn_instead_of_a_page(capsys: Captured, tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 """`pfge report`: show runs as one page, as tables for a paper, or as figures."""
 
 import argparse
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pfge.reports.run import Run
+    from pfge.reports.tables.table import Table
 
 FORMATS = ("html", "markdown", "latex", "csv")
-
+LIST = ""
+"""The value of `--table` without a name."""
 
 HELP = "make a page of one or more runs, or tables and figures for a paper"
 DESCRIPTION = (
@@ -24,10 +27,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=FORMATS, default="html", help="html for a page (default); others print tables"
     )
     parser.add_argument(
-        "--table", metavar="NAME", help="print only this table, such as methods, calibration or differences"
+        "--table",
+        metavar="NAME",
+        nargs="?",
+        const=LIST,
+        help="print only this table, such as methods or differences; without NAME, list the tables",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="file for the page or the tables (default: RUN/report.html)"
+        "--columns",
+        metavar="NAMES",
+        help="print only these columns and the first, such as accuracy,nll; tables without them are left out",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="file for the page or the tables (default: RUN/report.html); a folder for several CSV tables",
     )
     parser.add_argument(
         "--figures", type=Path, metavar="FOLDER", help="draw every figure as SVG and PNG (needs matplotlib)"
@@ -42,19 +57,23 @@ def run(options: argparse.Namespace) -> int:
     from pfge.reports.run import Run
     from pfge.storage.files import write_text
 
+    for name in ("table", "columns"):
+        if getattr(options, name) not in (None, LIST) and options.format == "html":
+            raise ValueError(
+                f"--{name} chooses among printed tables; give --format markdown, latex or csv too"
+            )
     runs = [Run(folder) for folder in options.folders]
     for problem in (problem for run in runs for problem in run.left_out):
         warnings.warn(problem, stacklevel=2)
-    if options.table and options.format == "html":
-        raise ValueError("--table chooses among printed tables; give --format markdown, latex or csv too")
+    if options.table == LIST:
+        found = {table.key: table.title for _, table in _headed(runs)}
+        print("\n".join(f"{key}: {title}" for key, title in found.items()))
+        return 0
     if options.figures:
         _draw(runs, options.figures)
     if options.format != "html":
-        text = _tables(runs, options.format, options.table)
-        if options.out:
-            write_text(options.out, text)
-        else:
-            print(text, end="")
+        chosen = _choose(_headed(runs), options.table, options.columns)
+        _write_tables(chosen, options.format, options.out)
     elif options.out or not options.figures:
         out = options.out or options.folders[0] / "report.html"
         write_text(out, make_page(runs))
@@ -62,11 +81,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tables(runs: "list[Run]", kind: str, wanted: str | None) -> str:
+def _headed(runs: "list[Run]") -> "list[tuple[str, Table]]":
+    """Return all tables with headings that name their run if there are several."""
     from pfge.reports.contents import report_tables
-    from pfge.reports.tables.render_csv import to_csv
-    from pfge.reports.tables.render_latex import to_latex
-    from pfge.reports.tables.render_markdown import to_markdown
     from pfge.storage.files import StorageError
 
     headed = [
@@ -76,17 +93,59 @@ def _tables(runs: "list[Run]", kind: str, wanted: str | None) -> str:
     ]
     if not headed:
         raise StorageError(f"{', '.join(str(run.folder.path) for run in runs)} has no results yet")
+    return headed
+
+
+def _choose(
+    headed: "list[tuple[str, Table]]", wanted: str | None, columns: str | None
+) -> "list[tuple[str, Table]]":
     chosen = [(heading, table) for heading, table in headed if wanted in (None, table.key)]
     if not chosen:
         names = ", ".join(dict.fromkeys(table.key for _, table in headed))
         raise ValueError(f"--table must be one of {names}, got {wanted!r}")
-    if kind == "latex":
-        return "\n\n".join(to_latex(table) for _, table in chosen) + "\n"
+    if columns is None:
+        return chosen
+    begins = [name.strip() for name in columns.split(",")]
+    for name in begins:
+        if not any(table.only([name]) for _, table in chosen):
+            known = dict.fromkeys(c.name or c.head for _, table in chosen for c in table.columns[1:])
+            raise ValueError(f"--columns must begin as some of these do: {'; '.join(known)}; got {name!r}")
+    return [(heading, kept) for heading, table in chosen if (kept := table.only(begins))]
+
+
+def _write_tables(chosen: "list[tuple[str, Table]]", kind: str, out: Path | None) -> None:
+    """Write or print tables; as CSV each has a file of its own, because programs read one table from one."""
+    from pfge.reports.tables.render_csv import to_csv
+    from pfge.reports.tables.render_latex import PREAMBLE, to_latex
+    from pfge.reports.tables.render_markdown import to_markdown
+    from pfge.storage.files import write_text
+
+    if kind == "csv" and len(chosen) > 1:
+        if out is None or out.is_file() or out.suffix == ".csv":
+            keys = ", ".join(dict.fromkeys(table.key for _, table in chosen))
+            raise ValueError(
+                f"a CSV file has one table, and there are {len(chosen)} ({keys}); choose one by --table, or "
+                f"give a folder as --out, got {out or 'none'}"
+            )
+        out.mkdir(parents=True, exist_ok=True)
+        counts: Counter[str] = Counter()
+        for _, table in chosen:
+            counts[table.key] += 1
+            number = f"-{counts[table.key]}" if counts[table.key] > 1 else ""
+            file = out / f"{table.key}{number}.csv"
+            write_text(file, to_csv(table))
+            print(file)
+        return
     if kind == "csv":
-        if len(chosen) == 1:
-            return to_csv(chosen[0][1])
-        return "\n".join(f"# {heading}\n{to_csv(table)}" for heading, table in chosen)
-    return "\n\n".join(to_markdown(table, heading) for heading, table in chosen) + "\n"
+        text = to_csv(chosen[0][1])
+    elif kind == "latex":
+        text = "\n\n".join([PREAMBLE, *(to_latex(table) for _, table in chosen)]) + "\n"
+    else:
+        text = "\n\n".join(to_markdown(table, heading) for heading, table in chosen) + "\n"
+    if out:
+        write_text(out, text)
+    else:
+        print(text, end="")
 
 
 def _draw(runs: "list[Run]", folder: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from pfge.reports.tables.cells import Number, Text
-from pfge.reports.tables.table import BEST, Row, Table, columns, is_best
+from pfge.reports.tables.table import BEST, Column, Row, Table, columns, is_best
 
 
 def test_the_heading_names_the_subject_if_there_is_one() -> None:
@@ -26,3 +26,17 @@ def test_only_numbers_can_be_best() -> None:
         False,
         False,
     ]
+
+
+def test_some_columns_are_kept_by_the_words_that_they_begin_with() -> None:
+    made = Table(
+        "t",
+        "t",
+        [Column("method"), Column("NLL at T"), Column("", name="NLL interval"), Column("nllx"), Column("T")],
+        [Row([Text(str(number)) for number in range(5)])],
+    )
+    kept = made.only(["nll"])
+    assert kept is not None
+    assert [str(cell) for cell in kept.rows[0].cells] == ["0", "1", "2"]
+    assert made.only(["method"]) is None
+    assert made.only([""]) is None

@@ -17,6 +17,10 @@ _ESCAPES = {
 }
 
 
+PREAMBLE = r"% These tables need \usepackage{booktabs} in the preamble."
+"""A comment for the beginning of a file of tables."""
+
+
 def to_latex(table: Table) -> str:
     """Return a table with the best of each metric in bold, and the rows for reference apart."""
     groups = [[row for row in table.rows if row.reference is apart] for apart in (False, True)]

@@ -1,7 +1,8 @@
 """A table as a value, whatever it is shown in."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pfge.methods import find_reference, style_of
@@ -78,9 +79,31 @@ class Table:
         """The title with its subject."""
         return f"{self.subject}: {self.title}" if self.subject else self.title
 
+    def only(self, names: Sequence[str]) -> "Table | None":
+        """Return the table with its first column and those of some names; None if it has none of them.
+
+        Args:
+            names: How columns begin, in words: "nll" is for NLL, its interval and NLL at temperatures.
+        """
+        kept = [
+            index
+            for index, column in enumerate(self.columns)
+            if index and any(_begins(column.name or column.head, name) for name in names)
+        ]
+        if not kept:
+            return None
+        rows = [replace(row, cells=[row.cells[index] for index in (0, *kept)]) for row in self.rows]
+        return replace(self, columns=[self.columns[index] for index in (0, *kept)], rows=rows)
+
     def note(self, best: str) -> str:
         """Return the notes as a text, with a renderer's words for what marks the best number."""
         return "; ".join(best if isinstance(part, BestMark) else part for part in self.notes)
+
+
+def _begins(text: str, name: str) -> bool:
+    """Return whether the words of a text begin with those of a name, whatever their case."""
+    words, wanted = (re.findall(r"[^\s,]+", part.lower()) for part in (text, name))
+    return bool(wanted) and words[: len(wanted)] == wanted
 
 
 def columns(first: str, *others: str) -> list[Column]:
