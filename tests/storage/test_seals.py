@@ -35,6 +35,7 @@ def test_a_sealed_value_survives_json_and_any_spelling_of_it() -> None:
         {"more": 1},
         {KEY: "0" * 64},
         {KEY: None},
+        {"content_sha257": "0" * 64},
     ],
 )
 def test_any_other_content_breaks_the_seal(change: dict[str, Any]) -> None:
@@ -49,3 +50,10 @@ def test_a_changed_file_is_refused_by_its_name(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("1.25", "1.35"))
     with pytest.raises(StorageError, match=rf"some\.json is not as it was written.*remove {KEY}"):
         read_json_object(file)
+
+
+def test_a_damaged_key_is_not_a_missing_one() -> None:
+    damaged = {"conteot_sha256" if key == KEY else key: value for key, value in seal(VALUE).items()}
+    with pytest.raises(BrokenSealError):
+        unseal(damaged)
+    assert unseal({"sha256": "0" * 64}) == {"sha256": "0" * 64}  # another key

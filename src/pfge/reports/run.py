@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pfge.lab.config.schema import ConfigError, Experiment, MarginSettings
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.folder import ENVIRONMENT_KEYS, RunFolder
 from pfge.lab.run.result_lines import read_rows
 from pfge.lab.run.results import (
     ComparisonRow,
@@ -42,7 +42,7 @@ class Run:
         formats: The ensembles in the formats that they can be shipped in, if they were measured.
         evaluations: The seed and the method of each ensemble that `pfge evaluate` measured, and the numbers.
         landscape: The loss plane, if there is one.
-        environment: Where and how the run was made; empty if it does not say.
+        environment: Where and how the run was made, as far as it says.
         left_out: What of these files cannot be shown, and why.
     """
 
@@ -208,7 +208,8 @@ class Run:
         if not self.folder.environment.is_file():
             return {}
         try:
-            return read_json_object(self.folder.environment)
+            found = read_json_object(self.folder.environment)
+            return {key: found[key] for key in ENVIRONMENT_KEYS if key in found}
         except StorageError as error:
             self.left_out.append(str(error))
             return {}

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import re
 import tomllib
 import types
 import typing
@@ -54,8 +55,8 @@ def seal_toml(text: str) -> str:
 
 
 def is_sealed_toml(text: str) -> bool:
-    """Return whether a config states the SHA-256 of its text."""
-    return text.startswith(SEAL)
+    """Return whether a config states the SHA-256 of its text, be it in a damaged line."""
+    return re.match(rf"#.*(sha256|[0-9a-f]{{64}})|{SEAL}", text) is not None
 
 
 def _require_as_written(path: Path, text: str) -> None:

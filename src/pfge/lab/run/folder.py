@@ -24,6 +24,18 @@ CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
 LOCK = ".lock"
 ENSEMBLES = "ensembles"
+ENVIRONMENT_KEYS = (
+    "command",
+    "started",
+    "python",
+    "torch",
+    "platform",
+    "processor",
+    "cores",
+    "threads",
+    "accelerators",
+)
+"""What is known of where and how a run was made."""
 SEED = r"seed--?\d+"
 _HELD: set[int] = set()
 """The locks of this process."""
@@ -201,17 +213,18 @@ class RunFolder:
 
 def describe_environment() -> dict[str, Any]:
     """Return what a reader needs to judge or repeat a measurement."""
-    return {
-        "command": " ".join(["pfge", *sys.argv[1:]]),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-    }
+    values = (
+        " ".join(["pfge", *sys.argv[1:]]),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        platform.python_version(),
+        torch.__version__,
+        platform.platform(),
+        _processor(),
+        os.cpu_count(),
+        torch.get_num_threads(),
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    )
+    return dict(zip(ENVIRONMENT_KEYS, values, strict=True))
 
 
 def _file_name(row: str) -> str:

@@ -43,6 +43,11 @@ def read_rows(path: Path, kind: type[Row]) -> ReadLines[Row]:
     repeat an earlier row, or that are of another task than the first.
     """
     rows, left_out = [], []
+    if path.exists() and (torn := _split(path)[-1]):
+        left_out.append(
+            f"the end of {path.name} is left out: its last line, of {len(torn)} bytes, is not whole, as "
+            "after a kill; the same command writes it again"
+        )
     for number, found in _lines(path, kind):
         if isinstance(found, str):
             left_out.append(f"line {number} of {path.name} is left out: {found}")
@@ -72,14 +77,14 @@ def require_rows(path: Path, kind: type[Row], task: Task | None = None) -> list[
 
 def unsealed_lines(path: Path) -> list[int]:
     """Return the numbers of the lines of a file that state no SHA-256; all of them must be rows."""
-    lines = _whole_lines(path)
+    lines = _split(path)[:-1]
     return [number for number, line in enumerate(lines, 1) if not is_sealed(json.loads(line))]
 
 
-def _whole_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file without a last one that was torn by a crash, perhaps inside a character."""
+def _split(path: Path) -> list[bytes]:
+    """Return the lines of a file, and what follows the last line end: it was torn by a crash."""
     try:
-        return read_bounded(path).split(b"\n")[:-1]
+        return read_bounded(path).split(b"\n")
     except UnreadableFileError as error:
         raise StorageError(str(error)) from None
 
@@ -89,7 +94,7 @@ def _lines(path: Path, kind: type[Row], task: Task | None = None) -> Iterator[tu
     if not path.exists():
         return
     first: dict[Hashable, int] = {}
-    for number, line in enumerate(_whole_lines(path), 1):
+    for number, line in enumerate(_split(path)[:-1], 1):
         found = _parse(line, kind)
         if isinstance(found, ResultRow) and first.setdefault(found.key, number) != number:
             yield number, f"it repeats line {first[found.key]}; remove that line"

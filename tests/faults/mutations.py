@@ -1,0 +1,183 @@
+"""Damage files in many ways, and see what their readers make of them.
+
+`judge(specimen, folder, count, seed)` writes what a specimen is, mutates its file again and again, and reads
+each in a forked process with a limit on time and memory. Only two outcomes are allowed: an error in one line,
+or the same content.
+"""
+
+import os
+import random
+import resource
+import signal
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SECONDS = 10
+"""More is a hang."""
+MEMORY = 2_000_000_000
+"""More, beyond what the process has before, is too much."""
+
+CLEAR, IRRELEVANT, FEWER, OTHER = "clear error", "irrelevant", "fewer lines", "other content"
+DIFFERENT, TRACEBACK, HANG, OUT_OF_MEMORY = "silently different", "traceback", "hang", "memory"
+OUTCOMES = (CLEAR, IRRELEVANT, FEWER, OTHER, DIFFERENT, TRACEBACK, HANG, OUT_OF_MEMORY)
+ALLOWED = (CLEAR, IRRELEVANT, FEWER, OTHER)
+"""The third is for files of lines, from which whole lines may be removed, and the fourth for formats of
+others that have no checksum."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a reader found.
+
+    Args:
+        content: Compared by its repr.
+        complaints: What it says of damage beside the content.
+        lines: Whole lines, some of which may be missing.
+    """
+
+    content: Any
+    complaints: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A file of a kind that pfge reads.
+
+    Args:
+        write: Makes it in a folder that exists, with whatever belongs to it, and returns its path.
+        read: Reads it as users do.
+        has_checksum: Whether any other content must be noticed.
+    """
+
+    write: Callable[[Path], Path]
+    read: Callable[[Path], Read]
+    has_checksum: bool = True
+
+
+@dataclass
+class Judgment:
+    """How often each outcome was, and examples of those that are not allowed."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+
+def mutate(data: bytes, generator: random.Random) -> tuple[str, bytes]:
+    """Return what is done to a file, and what it is then."""
+    size = len(data)
+    start, other = sorted(generator.randrange(size + 1) for _ in range(2))
+    length = min(generator.choice([1, 2, 8, 64, 500]), max(size - start, 1))
+    kind = generator.choice(
+        ["flip a bit", "set a byte", "truncate", "delete", "duplicate", "swap", "insert", "zero", "line"]
+    )
+    match kind:
+        case "flip a bit" if size:
+            place = generator.randrange(size)
+            flipped = data[place] ^ (1 << generator.randrange(8))
+            return f"{kind} at {place}", data[:place] + bytes([flipped]) + data[place + 1 :]
+        case "set a byte" if size:
+            place = generator.randrange(size)
+            return f"{kind} at {place}", data[:place] + generator.randbytes(1) + data[place + 1 :]
+        case "truncate":
+            return f"{kind} to {start}", data[:start]
+        case "delete":
+            return f"{kind} {length} at {start}", data[:start] + data[start + length :]
+        case "duplicate":
+            part = data[start : start + length]
+            return f"{kind} {length} at {start}", data[: start + length] + part + data[start + length :]
+        case "swap":
+            length = min(length, other - start, size - other)
+            first, second = data[start : start + length], data[other : other + length]
+            middle, rest = data[start + length : other], data[other + length :]
+            return f"{kind} {length} at {start}, {other}", data[:start] + second + middle + first + rest
+        case "insert":
+            return f"{kind} {length} at {start}", data[:start] + generator.randbytes(length) + data[start:]
+        case "zero":
+            return f"{kind} {length} at {start}", data[:start] + bytes(length) + data[start + length :]
+    lines = data.splitlines(keepends=True)
+    index = generator.randrange(len(lines) or 1)
+    if generator.random() < 0.5:
+        return f"delete line {index}", b"".join(lines[:index] + lines[index + 1 :])
+    return f"duplicate line {index}", b"".join(lines[: index + 1] + lines[index:])
+
+
+def judge(specimen: Specimen, folder: Path, count: int, seed: int) -> Judgment:
+    """Mutate a file so many times, and count what becomes of it."""
+    folder.mkdir(parents=True)
+    path = specimen.write(folder)
+    whole = path.read_bytes()
+    generator = random.Random(seed)
+    mutations = [mutate(whole, generator) for _ in range(count)]
+    expected = specimen.read(path)
+    judgment = Judgment()
+    done = 0
+    while done < count:
+        for outcome, said in _read_in_child(specimen, path, [data for _, data in mutations[done:]], expected):
+            judgment.counts[outcome] += 1
+            if outcome not in ALLOWED:
+                judgment.examples.append(f"{outcome}: {mutations[done][0]}: {said}")
+            done += 1
+    path.write_bytes(whole)
+    return judgment
+
+
+def _read_in_child(
+    specimen: Specimen, path: Path, mutations: list[bytes], expected: Read
+) -> Iterator[tuple[str, str]]:
+    """Yield what became of each mutation, up to the first that ends the process."""
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(out)
+        try:
+            _limit_memory()
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            for data in mutations:
+                signal.alarm(SECONDS)
+                outcome, said = _read(specimen, path, data, expected)
+                signal.alarm(0)
+                message = f"{outcome}\n{said[:300]}".encode(errors="backslashreplace")
+                os.write(into, struct.pack("<I", len(message)) + message)
+        finally:
+            os._exit(0)
+    os.close(into)
+    read = 0
+    with os.fdopen(out, "rb") as pipe:
+        while len(size := pipe.read(4)) == 4:
+            outcome, _, said = pipe.read(struct.unpack("<I", size)[0]).decode().partition("\n")
+            read += 1
+            yield outcome, said
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if read < len(mutations):
+        yield (HANG if code == -signal.SIGALRM else TRACEBACK), f"the process ended with {code}"
+
+
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _read(specimen: Specimen, path: Path, data: bytes, expected: Read) -> tuple[str, str]:
+    path.write_bytes(data)
+    try:
+        found = specimen.read(path)
+    except (ValueError, OSError) as error:  # what the command shows in one line
+        return CLEAR, str(error)
+    except MemoryError:
+        return OUT_OF_MEMORY, ""
+    except BaseException as error:
+        return TRACEBACK, f"{type(error).__name__}: {error}"
+    if repr(found) == repr(expected):
+        return IRRELEVANT, ""
+    if found.complaints != expected.complaints:
+        return CLEAR, "; ".join(found.complaints)
+    if repr(found.content) == repr(expected.content) and {*found.lines} < {*expected.lines}:
+        return FEWER, ""
+    return (DIFFERENT if specimen.has_checksum else OTHER), f"{found.content!r}"
