@@ -3,7 +3,10 @@
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,8 @@ from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
 from pfge.storage.files import read_tensors
 from pfge.weights import copy_weights, view_weights
-from tests.lab.tiny import SETTINGS, Stopped, counted_steps, run, tiny
-from tests.processes import launch, launch_two
+from tests.lab.tiny import SETTINGS, Stopped, counted_steps, outcome, run, tiny
+from tests.processes import ROOT, launch, launch_two
 
 TWO = ("engine.accelerator=cpu", "engine.devices=2")
 SCRIPT = """
@@ -191,3 +194,62 @@ def test_the_product_launches_its_processes_itself_and_prints_one_table(one: Pat
     found = read_tensors(out / "seed-1" / "w0.safetensors")[0]
     expected = read_tensors(one / "run" / "seed-1" / "w0.safetensors")[0]
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+PROGRAM = "import sys\nfrom pfge.cli.main import main\nsys.exit(main())\n"
+LOST = (
+    "pfge: error: another process of this command ended; the same command continues from the last checkpoint"
+)
+
+
+def compare_in_two(program: Path, out: Path) -> list[str]:
+    """Return the command of a comparison that launches a second process and takes some seconds."""
+    overrides = (*SETTINGS, *PLAIN, *TWO, "ensemble.methods=['PFGE']", "ensemble.length=80")
+    settings = [part for setting in overrides for part in ("--set", setting)]
+    program.write_text(PROGRAM)
+    return [str(program), "compare", "--out", str(out), *settings, "--set", "engine.checkpoint_seconds=0"]
+
+
+def child_of(process: int) -> int:
+    """Return the process that a process launched."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return int(children[0])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    launch(*compare_in_two(folder / "program.py", folder / "run"))
+    return folder / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
+@pytest.mark.parametrize("killed", ["the first", "the second"])
+def test_when_a_process_dies_the_other_ends_with_one_line_and_the_run_goes_on(
+    undisturbed: Path, tmp_path: Path, killed: str
+) -> None:
+    command = compare_in_two(tmp_path / "program.py", tmp_path / "run")
+    with (tmp_path / "said").open("w") as said:
+        first = subprocess.Popen(
+            [sys.executable, *command],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT}/src"},
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+        )
+        seed = tmp_path / "run" / "seed-1"
+        while not any(seed.glob("*pfge*.checkpoint")) and first.poll() is None:
+            time.sleep(0.01)
+        second = child_of(first.pid)
+        os.kill(first.pid if killed == "the first" else second, signal.SIGKILL)
+        start = time.monotonic()
+        code = first.wait()
+        while Path(f"/proc/{second}").exists():
+            time.sleep(0.1)
+    assert time.monotonic() - start < 30  # seconds, on a machine that is busy
+    assert code == (-signal.SIGKILL if killed == "the first" else 2)
+    lines = (tmp_path / "said").read_text().splitlines()
+    assert [line for line in lines if line.startswith("pfge: ")] == [LOST]
+    assert not any("Traceback" in line for line in lines)
+    launch(*command)
+    assert outcome(tmp_path / "run") == outcome(undisturbed)

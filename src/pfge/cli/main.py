@@ -87,13 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pfge: error: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:
-        if options.traceback or not _is_out_of_memory(error):
+        reason = _known_reason(error)
+        if options.traceback or not reason:
             raise
-        print(
-            "pfge: error: there is not enough memory for this; use smaller batches (data.batch_size, "
-            "data.evaluation_batch_size) or a smaller model",
-            file=sys.stderr,
-        )
+        print(f"pfge: error: {reason}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("pfge: stopped; the same command continues from the last checkpoint", file=sys.stderr)
@@ -114,6 +111,27 @@ class _Parser(argparse.ArgumentParser):
             message = f"{message}; see {self.prog} --help"
         print(f"pfge: error: {printable(message)}", file=sys.stderr)
         raise SystemExit(2)
+
+
+def _known_reason(error: Exception) -> str:
+    """Return what to say of an error that is not a mistake of the program; "" of any other."""
+    if _is_out_of_memory(error):
+        return (
+            "there is not enough memory for this; use smaller batches (data.batch_size, "
+            "data.evaluation_batch_size) or a smaller model"
+        )
+    if _has_lost_a_process(error):
+        return "another process of this command ended; the same command continues from the last checkpoint"
+    return ""
+
+
+def _has_lost_a_process(error: Exception) -> bool:
+    from torch import distributed
+
+    if not distributed.is_available() or not distributed.is_initialized():
+        return False
+    # gloo has no type of its own: its errors name the file of its source.
+    return isinstance(error, distributed.DistError) or "gloo" in str(error)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -69,6 +69,7 @@ def record_collected(
     if store.iterations and not is_starred(method) and not is_saved(session, seed, method):
         # Written and checked as they were made: their folder only takes its final name.
         raw = collected()
+        session.engine.wait_for_all()  # the folder is not moved before all have opened it
         task = task_to_manifest(raw.task)
         session.engine.first_does(lambda: store.save(model=raw.model, task=task, usage=raw.usage))
         ensemble = raw.with_members(store.members())
