@@ -85,3 +85,20 @@ def test_a_run_without_such_results_is_one_line(capsys: Captured, folder: Path) 
         f"{folder} has no validation results yet; run pfge compare --out {folder}"
     )
     assert refused(capsys, ["table", str(folder / "none")]).startswith(f"{folder / 'none'} holds no run")
+
+
+def test_texts_of_a_run_do_not_steer_the_terminal_or_end_their_code(capsys: Captured, folder: Path) -> None:
+    command = "pfge \x1b[2J ` ![x](http://a.b/c.png) \ud800"
+    (folder / "environment.json").write_text(json.dumps({"command": command}))
+    out, _ = printed(capsys, "table", str(folder))
+    assert out.endswith("; `pfge \\x1b[2J ' ![x](http://a.b/c.png) \\ud800`\n")
+    printed(capsys, "report", str(folder))
+    assert "\\ud800" in (folder / "report.html").read_text()
+
+
+def test_a_method_named_as_a_path_is_not_followed(capsys: Captured, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "outside"
+    with (folder / "results.jsonl").open("a") as file:
+        file.write(json.dumps(result("PFGE", 3) | {"method": str(path)}) + "\n")
+    _, said = printed(capsys, "table", str(folder))
+    assert "`method` must be a name" in said[0]

@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
     from pfge.cli.predictions import describe, explain
     from pfge.lab.data import DataError
+    from pfge.reports.printable import printable
 
     if options.top is not None and options.top < 1:
         raise ValueError(f"--top must be at least 1, got {options.top}")
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
             found = _read(deployed, path)
         except DataError as error:
             unread += 1
-            print(f"pfge: error: {error}", file=sys.stderr)
+            print(f"pfge: error: {printable(str(error))}", file=sys.stderr)
             continue
         inputs += found
         names += [str(path)] if len(found) == 1 else [f"{path}[{index}]" for index in range(len(found))]
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps({"file": name, **described}, ensure_ascii=False))
         else:
-            print(f"{name}: {explain(described)}")
+            print(printable(f"{name}: {explain(described)}"))
     return 2 if unread else 0
 
 

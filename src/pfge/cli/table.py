@@ -42,5 +42,9 @@ def run(options: argparse.Namespace) -> int:
 def _describe(environment: dict[str, Any]) -> str:
     """Return the command and the machine, as far as they are known."""
     shown = {"command": "; `{}`", "torch": "; torch {}", "threads": ", {} threads", "processor": ", {}"}
-    known = {key: value for key, value in environment.items() if isinstance(value, str | int)}
+    known = {
+        key: str(value).replace("`", "'")
+        for key, value in environment.items()
+        if isinstance(value, str | int)
+    }
     return "".join(form.format(known[key]) for key, form in shown.items() if key in known)

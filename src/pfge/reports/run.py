@@ -20,6 +20,7 @@ from pfge.lab.run.results import (
 )
 from pfge.lab.run.typed_json import ResultError
 from pfge.methods import Setting, method_of
+from pfge.reports.printable import printable
 from pfge.reports.statistics import by_method
 from pfge.storage.files import StorageError, read_json_object
 from pfge.tasks import Task
@@ -209,7 +210,14 @@ class Run:
             return {}
         try:
             found = read_json_object(self.folder.environment)
-            return {key: found[key] for key in ENVIRONMENT_KEYS if key in found}
+            return {key: _printable(found[key]) for key in ENVIRONMENT_KEYS if key in found}
         except StorageError as error:
             self.left_out.append(str(error))
             return {}
+
+
+def _printable(value: Any) -> Any:
+    """Return a text or a list of texts without characters that steer a terminal or that no file can hold."""
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    return printable(value) if isinstance(value, str) else value

@@ -108,6 +108,15 @@ def test_any_value_anywhere_is_read_or_refused_with_a_reason(
         ({"iterations": -1}, "`iterations` must be at least 0, got -1"),
         ({"method": 3}, "`method` must be a text, got 3"),
         ({"method": "\ud800"}, "`method` must be a text of whole characters"),
+        (
+            {"method": "/etc/passwd"},
+            "`method` must be a name of 1 to 100 printable characters without slashes",
+        ),
+        ({"method": ".."}, "`method` must be a name"),
+        ({"method": "a\\b"}, "`method` must be a name"),
+        ({"method": "\x1b[2J"}, "without slashes, got '\\x1b[2J'"),
+        ({"method": ""}, "`method` must be a name"),
+        ({"method": "x" * 101}, "`method` must be a name"),
         ({"test": {"accuracy": 0.9, "ece": 0.1}}, "it has no `test.nll`"),
         (
             {"test": {"accuracy": 0.9, "nll": float("nan"), "ece": 0.1}},

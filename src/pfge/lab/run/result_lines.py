@@ -45,8 +45,8 @@ def read_rows(path: Path, kind: type[Row]) -> ReadLines[Row]:
     rows, left_out = [], []
     if path.exists() and (torn := _split(path)[-1]):
         left_out.append(
-            f"the end of {path.name} is left out: its last line, of {len(torn)} bytes, is not whole, as "
-            "after a kill; the same command writes it again"
+            f"the end of {path.name} is left out: its last line, of {len(torn)} bytes, is being written, or "
+            "was torn by a kill; the same command writes it again"
         )
     for number, found in _lines(path, kind):
         if isinstance(found, str):

@@ -37,6 +37,19 @@ def _require_fitted(value: Any, at: str) -> None:
         require_finite(decode(float, number, at), at)
 
 
+def _require_name(value: str, at: str) -> None:
+    """Refuse what would lead out of the run's folder, as files are named by it, or steer a terminal."""
+    is_name = 0 < len(value) <= LONGEST_NAME and value.isprintable() and value not in (".", "..")
+    if not is_name or {*value} & {"/", "\\"}:
+        raise ResultError(
+            f"`{at}` must be a name of 1 to {LONGEST_NAME} printable characters without slashes, got "
+            f"{ascii(value)[:60]}"
+        )
+
+
+LONGEST_NAME = 100
+Name = Annotated[str, _require_name]
+"""Of a method or a storage format."""
 Quantity = Literal["train_loss", "train_error", "test_error"]
 """What is measured on a plane, and at the least along a curve."""
 Count = Annotated[int, at_least(1)]
@@ -153,7 +166,7 @@ class ComparisonRow(MeasuredRow):
     remedy = "remove results.jsonl and run the same pfge compare, which only measures again"
 
     seed: int
-    method: str
+    method: Name
     task: StoredTask = DEFAULT_TASK
     members: Count
     bytes: Count
@@ -213,7 +226,7 @@ class ConnectivityRow(ResultRow):
     remedy = "remove that line and run the same pfge connect, which fits its curve again"
 
     seed: int
-    method: str
+    method: Name
     members: tuple[Count, Count]
     member_iterations: Sequence[int | None] | None = None
     settings: ConnectSettings
@@ -263,9 +276,9 @@ class FormatRow(MeasuredRow):
     remedy = "remove that line and run pfge formats again, which measures what is missing"
 
     seed: int
-    method: str
+    method: Name
     task: StoredTask = DEFAULT_TASK
-    format: str
+    format: Name
     cascade: bool
     members: Count
     bytes: Count
@@ -440,7 +453,7 @@ class Diagnosis:
     """
 
     seed: int
-    method: str
+    method: Name
     pairs: Sequence[AdjacentMembers]
     errors: Sequence[Finite]
     pooled_error: Finite

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from pfge.reports.printable import printable
 from pfge.reports.tables.cells import Cell
 from pfge.reports.tables.table import Table, is_best
 
@@ -30,4 +31,4 @@ def _cell(cell: Cell) -> str:
 
 def _escape(text: str) -> str:
     """Return a text in one line, without what would end a cell or begin emphasis, code, markup or a link."""
-    return re.sub(r"([\\*|<`\[\]])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\*|<`\[\]])", r"\\\1", printable(" ".join(text.split())))
