@@ -1,6 +1,7 @@
 """`pfge evaluate` on saved ensembles: tables, JSON, temperatures, and a line for every mistake."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pfge.cli.main import main
 from pfge.lab.data import ImageSet, Normalization, Splits, load_data
 from pfge.lab.evaluation.corruptions import corrupt
 from pfge.lab.models import build_model
+from pfge.reports.run import Run
 from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
 from tests.lab.tiny import run, tiny
 
@@ -52,6 +54,27 @@ def assessed(folder: Path, *arguments: str) -> dict[str, Any]:
     assert main(["evaluate", str(folder), *arguments]) == 0
     found: dict[str, Any] = json.loads((folder / "evaluation.json").read_text())
     return found
+
+
+def test_w0_is_an_ensemble_of_one(finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    folder = copy / "seed-1" / "ensembles" / "w0"
+    assert not folder.exists()
+    found = assessed(folder, "--corruptions", "blur")
+    rows = [json.loads(line) for line in (copy / "results.jsonl").read_text().splitlines()]
+    (row,) = [row for row in rows if row["method"] == "w0"]
+    assert found["test"] == pytest.approx(row["test"])
+    assert (found["method"], found["members"]) == ("w0", 1)
+    assert found["bytes_on_disk"] > found["bytes"]
+    assert [method for _, method, _ in Run(copy).evaluations] == ["w0"]
+    assessed(folder, "--calibrate", "pooled")
+    assert json.loads((folder / "manifest.json").read_text())["temperature"] != 1  # as of any ensemble
+    run(tiny(METHODS, "data.halve_test=true"), copy)  # goes on as if nothing had been added
+
+
+def test_no_other_run_or_seed_has_a_w0_to_evaluate(finished: Path, capsys: Captured) -> None:
+    missing = str(finished / "seed-2" / "ensembles" / "w0")
+    assert "no such folder exists" in refused(capsys, ["evaluate", missing])
 
 
 def test_an_ensemble_in_a_run_has_the_metrics_of_its_row(finished: Path, capsys: Captured) -> None:

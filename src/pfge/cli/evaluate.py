@@ -62,6 +62,8 @@ def run(options: argparse.Namespace) -> int:
     session = open_session_of(options)
     engine = session.engine
     ensemble = session.load_ensemble(folder)
+    if not folder.exists():  # w0, which is not saved as an ensemble, gets a folder for its results
+        engine.first_does(lambda: ensemble.save(folder))
     if options.calibrate:
         ensemble = calibrate(session, ensemble, options.calibrate)
         engine.first_does(lambda: ensemble.save(folder))

@@ -35,9 +35,11 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.kept_data import keep_fingerprint, require_same_data
 from pfge.lab.run.loggers import Log, open_log
 from pfge.lab.run.progress import Reporter
-from pfge.methods import METHODS, base_of
+from pfge.methods import METHODS, START, base_of
 from pfge.metrics.position_scores import PositionScores
 from pfge.storage.files import StorageError
+from pfge.storage.manifest import MANIFEST
+from pfge.storage.recorded_tensors import read_recorded
 from pfge.storage.usage import Usage
 from pfge.tasks import Regression, Task
 from pfge.tasks.classification import require_classification
@@ -218,11 +220,13 @@ class Session:
         return ensemble.to(self.engine.device)
 
     def load_ensemble(self, path: Path) -> Ensemble:
-        """Return a saved ensemble on the engine's device.
+        """Return a saved ensemble on the engine's device; RUN/seed-N/ensembles/w0 is w0, an ensemble of one.
 
         Raises:
             StorageError: It is missing or damaged, or of another task than the experiment.
         """
+        if not (path / MANIFEST).exists() and (file := RunFolder.start_weights_of(path)):
+            return self.make_ensemble([read_recorded(file)], method=START, iterations=[0])
         ensemble = Ensemble.load(path, self.build_model, forward=self.engine.forward)
         return self.require_task(ensemble, path).to(self.engine.device)
 

@@ -102,7 +102,7 @@ class Gap:
         if self.example_error is None:
             return "the scores of each example, which older versions did not keep"
         if self.seed_error is None:
-            return "two more seeds or more"
+            return "at least two more seeds"
         # The interval must exclude 0, or lie within the margin: whichever is nearer.
         half = max(abs(self.mean), self.margin - abs(self.mean))
         of_seeds, of_examples = self._half_of_seeds(self.seeds), self._half_of_examples
@@ -117,7 +117,7 @@ class Gap:
 
     def __str__(self) -> str:
         shown = f"{self._show(self.mean, signed=True)}{self._noise()}: {self.in_words}"
-        return f"{shown}; {self.missing} would decide it" if self.missing else shown
+        return f"{shown}; to decide: {self.missing}" if self.missing else shown
 
     @property
     def _is_complete(self) -> bool:

@@ -82,6 +82,16 @@ def test_the_page_has_every_section_figure_and_table(folder: Path) -> None:
     assert 'name = "made"' in page.text  # the config, whole
 
 
+def test_an_evaluation_without_w0_names_the_command_for_it(folder: Path) -> None:
+    command = f"pfge evaluate {folder}/seed-1/ensembles/w0 with the options"
+    assert command in page_of(folder).text
+    write_evaluations(folder, methods=["w0"])
+    page = page_of(folder)
+    assert command not in page.text
+    panels = page.data["figures"]["run-1-corruptions"]["panels"]
+    assert {series["method"] for series in panels[0]["series"]} == {"w0", "FGE", "PFGE"}
+
+
 def test_a_star_is_explained_before_it_is_used(folder: Path) -> None:
     text = page_of(folder).text
     explained = "FGE*, SWAG*: only the last members of FGE and SWAG, as many as PFGE has."

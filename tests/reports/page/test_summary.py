@@ -81,6 +81,11 @@ def test_the_best_says_from_which_others_it_is_not_told(tmp_path: Path) -> None:
     assert noisy["accurate"].why.endswith(". The data does not tell it from any other method")
 
 
+def test_one_method_is_said_to_be_the_only_one(tmp_path: Path) -> None:
+    found = said(make_run(tmp_path / "run", methods=["w0"]))
+    assert found["accurate"].why.endswith(". It is the only method with results")
+
+
 def test_the_smallest_near_the_best_on_validation_data_is_to_ship(tmp_path: Path) -> None:
     metrics = {"w0": (0.90, 0.40), "SWA": (0.91, 0.35), "PFGE": (0.939, 0.201), "FGE": (0.94, 0.20)}
     found = said(write_run(tmp_path / "run", metrics, spread=0.0001))["ship"]
@@ -173,7 +178,7 @@ def test_what_the_noise_hides_is_undecided(tmp_path: Path) -> None:
 def test_the_claim_says_difference_interval_and_memory(tmp_path: Path) -> None:
     why = said(make_run(tmp_path / "run"))["claim"].why
     assert why.startswith("PFGE with 4 members against FGE with 20: accuracy -0.50 points (95 % interval -")
-    assert "over test images and 2 seeds): undecided; about" in why
+    assert "over test images and 2 seeds): undecided; to decide: about" in why
     assert "NLL +0.0100 (95 % interval +" in why
     assert why.endswith("Memory 4 MB against 20 MB, 5 times less.")
 

@@ -68,7 +68,7 @@ def test_the_notes_state_sources_margins_and_the_number_of_methods() -> None:
     )
     one_seed = table_of(gap("accuracy", 0.1, 0.1, seeds=1), gap("nll", 0.1, 0.1, seeds=1))
     assert "over test images alone where there is one seed, which decides nothing;" in one_seed.note("")
-    assert texts(one_seed)[0][-1] == "two more seeds or more"
+    assert texts(one_seed)[0][-1] == "at least two more seeds"
 
 
 def test_columns_have_names_that_are_there_once() -> None:

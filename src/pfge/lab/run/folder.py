@@ -16,7 +16,7 @@ from filelock import lock_descriptor
 from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import differences, load_experiment, seal_toml, to_toml
 from pfge.lab.run.trust import load_run_config
-from pfge.methods import base_of, is_starred
+from pfge.methods import START, base_of, is_starred
 from pfge.storage.atomic_files import is_leftover, make_folder, remove_leftovers
 from pfge.storage.files import StorageError, write_json, write_text
 
@@ -100,6 +100,15 @@ class RunFolder:
             return None
         run = cls(parents[2])
         return run if run.config.is_file() else None
+
+    @classmethod
+    def start_weights_of(cls, path: Path) -> Path | None:
+        """Return the file of w0 for RUN/seed-N/ensembles/w0; None for another path, or if there is none."""
+        run = cls.of_ensemble(path)
+        if run is None or path.name != START:
+            return None
+        file = path.resolve().parents[1] / run.w0(0).name
+        return file if file.is_file() else None
 
     def load_experiment(
         self, overrides: Sequence[str] = (), *, trust_code: bool = False, reads_data: bool = True

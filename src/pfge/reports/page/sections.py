@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
 
-from pfge.methods import base_of, find_reference, is_starred
+from pfge.methods import START, base_of, find_reference, is_starred
 from pfge.reports.contents import report_figures, report_tables
 from pfge.reports.figures.figure import Figure, Panel
 from pfge.reports.figures.landscape import draw_landscape
@@ -46,6 +46,11 @@ def run_section(run: Run, key: str) -> tuple[str, dict[str, Figure]]:
                 f'shadow falls.</p></figcaption><div class="scroll">{draw_landscape(run.landscape)}</div>'
                 "</figure>"
             )
+        evaluated = {method for _, method, _ in run.evaluations}
+        if name == "trust" and evaluated and START not in evaluated:
+            folder = run.folder.ensemble(run.evaluations[0][0], START)
+            command = f"pfge evaluate {folder} with the options that the others were evaluated with."
+            html += f'<p class="note">To see {START} beside these: {escape(command)}</p>'
         if name == "trust" and of_ensembles:
             sheets = "".join(map(sheet, of_ensembles))
             html += f"<details><summary>Every ensemble that was evaluated</summary>{sheets}</details>"

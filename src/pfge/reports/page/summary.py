@@ -47,6 +47,8 @@ def _leader(run: Run, rows: Mapping[str, MethodSummary], metric: Metric) -> Find
         if gaps[metric.name].verdict != "worse"
     ]
     why = f"{_show(row, metric)} at {_memory(row)}"
+    if len(rows) == 1:
+        why += ". It is the only method with results"
     if others and len(others) == len(behind):
         why += ". The data does not tell it from any other method"
     elif others:
