@@ -1,5 +1,7 @@
 """The hardware an experiment runs on, as one process sees it; test_processes.py has several."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -56,7 +58,38 @@ def test_a_model_is_placed_in_the_memory_format_of_the_settings(channels_last: b
     assert weight.is_contiguous() is not channels_last
 
 
-def test_training_through_the_engine_is_training() -> None:
+def test_one_process_on_the_cpu_needs_no_fabric() -> None:
+    # In a process of its own, as others import Fabric.
+    found = subprocess.run(
+        [sys.executable, "-c", _SET_UP_AN_ENGINE], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.split() == []
+
+
+_SET_UP_AN_ENGINE = """
+import sys
+from pfge.lab.config.schema import EngineSettings
+from pfge.lab.engine import Engine
+import pfge.lab.session
+Engine(EngineSettings(accelerator="cpu"))
+for name in ("lightning_fabric", "torchmetrics", "matplotlib", "scipy", "timm", "torch._dynamo", "sklearn"):
+    if name in sys.modules:
+        print(name)
+"""
+
+
+def test_a_launcher_of_several_processes_needs_fabric(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Fabric" not in type(make_engine()._fabric).__name__
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert type(make_engine()._fabric).__name__ == "Fabric"
+
+
+@pytest.mark.parametrize("through_fabric", [False, True])
+def test_training_through_the_engine_is_training(
+    through_fabric: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if through_fabric:
+        monkeypatch.setenv("LOCAL_RANK", "0")
     engine, plain, through = make_engine(), make_mlp(), make_mlp()
     train(plain, classification_loss)
     optimizer = make_sgd(through)

@@ -1,10 +1,11 @@
 """The hardware an experiment runs on: device, precision and processes, through Lightning Fabric."""
 
+import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -18,24 +19,15 @@ class Engine:
 
     def __init__(self, settings: EngineSettings):
         self._settings = settings
-        try:
-            self._fabric = Fabric(
-                accelerator=settings.accelerator,
-                devices=settings.devices,
-                num_nodes=settings.nodes,
-                strategy=settings.strategy,
-                precision=settings.precision,
-            )
-        except (ValueError, TypeError, RuntimeError, ImportError) as error:
-            raise ConfigError(f"the settings in [engine] do not fit this machine: {error}") from None
-        self._fabric.launch()
+        self._fabric = _OneCpuProcess() if _needs_no_fabric(settings) else _launch_fabric(settings)
         if self.device.type == "cpu":
             keep_freed_memory()
 
     @property
     def device(self) -> torch.device:
         """The device of this process."""
-        return self._fabric.device
+        device: torch.device = self._fabric.device
+        return device
 
     @property
     def share(self) -> tuple[int, int]:
@@ -45,7 +37,7 @@ class Engine:
     @property
     def is_first(self) -> bool:
         """Whether this process is the one that writes and prints."""
-        return self._fabric.is_global_zero
+        return bool(self._fabric.is_global_zero)
 
     def place(self, model: nn.Module) -> nn.Module:
         """Move a model to the device, in the memory format that is fast there."""
@@ -60,7 +52,7 @@ class Engine:
         if self._settings.compile:
             model = cast(nn.Module, torch.compile(model))
         wrapped, _ = self._fabric.setup(model, optimizer)
-        return wrapped  # type: ignore[no-any-return]
+        return cast(nn.Module, wrapped)
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients."""
@@ -85,3 +77,61 @@ class Engine:
         if self.is_first:
             action()
         self.wait_for_all()
+
+
+LAUNCHERS = ("LT_CLI_USED", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LOCAL_RANK", "WORLD_SIZE")
+"""Environment variables of programs that start several processes."""
+
+
+def _needs_no_fabric(settings: EngineSettings) -> bool:
+    """Return whether this is one process on the CPU in float32, for which Fabric would change nothing.
+
+    Importing Fabric takes several seconds: it imports torchmetrics, and by that matplotlib and SciPy.
+    """
+    accelerator = settings.accelerator
+    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
+    return (
+        on_cpu
+        and settings.devices in (1, "1", "auto")
+        and (settings.nodes, settings.strategy, settings.precision) == (1, "auto", "32-true")
+        and not any(name in os.environ for name in LAUNCHERS)
+    )
+
+
+def _launch_fabric(settings: EngineSettings) -> Any:
+    try:
+        from lightning_fabric import Fabric
+
+        fabric = Fabric(
+            accelerator=settings.accelerator,
+            devices=settings.devices,
+            num_nodes=settings.nodes,
+            strategy=settings.strategy,
+            precision=settings.precision,
+        )
+    except (ValueError, TypeError, RuntimeError, ImportError) as error:
+        raise ConfigError(f"the settings in [engine] do not fit this machine: {error}") from None
+    fabric.launch()
+    return fabric
+
+
+class _OneCpuProcess:
+    """What of Fabric an engine uses, where there is one process on the CPU in float32."""
+
+    device = torch.device("cpu")
+    global_rank, world_size, is_global_zero = 0, 1, True
+
+    def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        return model, optimizer
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def all_reduce(self, tensor: Tensor, reduce_op: str) -> Tensor:  # noqa: ARG002 - as of Fabric
+        return tensor
+
+    def barrier(self) -> None:
+        pass

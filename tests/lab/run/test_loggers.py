@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from pfge.lab.config.schema import ConfigError
-from pfge.lab.run import loggers as run_logs
 from pfge.lab.run.loggers import open_log
 from pfge.schedules import Triangular
 from tests.lab.tiny import outcome, run, tiny
@@ -76,6 +75,6 @@ def test_without_tensorboard_the_error_says_how_to_get_it(
     def missing(*_: object) -> None:
         raise ModuleNotFoundError("Neither is available")
 
-    monkeypatch.setattr(run_logs, "TensorBoardLogger", missing)
+    monkeypatch.setattr("lightning_fabric.loggers.tensorboard.TensorBoardLogger", missing)
     with pytest.raises(ConfigError, match="pip install tensorboard, or choose csv"):
         open_log("tensorboard", tmp_path, "seed 1: w0")

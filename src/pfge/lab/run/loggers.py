@@ -4,9 +4,6 @@ import re
 from pathlib import Path
 from typing import Protocol, cast
 
-from lightning_fabric.loggers.csv_logs import CSVLogger
-from lightning_fabric.loggers.tensorboard import TensorBoardLogger
-
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.user_functions import import_function
 
@@ -35,10 +32,15 @@ def open_log(kind: str, folder: Path, work: str) -> Log | None:
     name = re.sub(r"[^a-z0-9]+", "-", work.lower()).strip("-")
     if not kind:
         return None
+    # Fabric is imported where it is needed, because that takes seconds.
     if kind == "csv":
+        from lightning_fabric.loggers.csv_logs import CSVLogger
+
         # Written at once, so that a killed process loses nothing.
         return cast(Log, CSVLogger(folder, name, flush_logs_every_n_steps=1))
     if kind == "tensorboard":
+        from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
         try:
             return cast(Log, TensorBoardLogger(folder, name))
         except ModuleNotFoundError:
