@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import onnx
@@ -18,10 +19,12 @@ from pfge import Bits, Ensemble, compress
 from pfge.calibration import Temperatures
 from pfge.export import Exported, ExportError, export_onnx, export_torch
 from pfge.export.ensemble_graph import HALVINGS, unpack_in_graph
+from pfge.export.example_inputs import ExampleInputs
 from pfge.export.verified_file import write_checked
 from pfge.packed import PackSettings, pack_members
 from pfge.packed.quantization import quantize
 from pfge.storage.usage import Usage
+from pfge.tasks import Classification
 from tests.packed.test_packed_members import close_members
 from tests.tasks import cases
 from tests.tasks.fractions import Fractions
@@ -120,6 +123,13 @@ def test_what_is_the_same_in_all_members_is_stored_once(plain: Case) -> None:
 
 
 @pytest.mark.parametrize("plain", ["e.onnx"], indirect=True)
+def test_the_first_dimension_is_called_batch(plain: Case) -> None:
+    graph = onnx.load(plain.exported.path).graph
+    for value in (*graph.input, *graph.output):
+        assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+@pytest.mark.parametrize("plain", ["e.onnx"], indirect=True)
 def test_the_graph_holds_the_model_once(plain: Case) -> None:
     (loop,) = [node for node in onnx.load(plain.exported.path).graph.node if node.op_type == "Scan"]
     (body,) = [attribute.g for attribute in loop.attribute if attribute.name == "body"]
@@ -210,10 +220,10 @@ def test_a_file_that_answers_otherwise_is_not_kept(error: float, tmp_path: Path)
     with pytest.raises(ExportError, match=r"must answer as the ensemble does, within 0\.0001"):
         write_checked(
             ensemble,
-            X,
+            ExampleInputs.of(ensemble, X, None),
             tmp_path / "e.onnx",
             lambda file: file.touch(),
-            lambda _: lambda inputs: ensemble.predict(inputs) + error,
+            lambda _: lambda inputs: ensemble.predict(inputs.batch()) + error,
         )
     assert (tmp_path / "e.onnx").read_text() == "old"
 
@@ -292,3 +302,78 @@ def test_names_are_those_of_classes_and_labels(tmp_path: Path) -> None:
         ValueError, match=r"which Regression\(noise='fixed'\) does not have; leave classes out"
     ):
         export(numbers, "one", "two")
+
+
+# Several inputs
+
+
+class _Texts(nn.Module):
+    """Logits of each token, or of each text, by its words and where they are."""
+
+    def __init__(self, *, each: bool) -> None:
+        super().__init__()
+        self.words, self.head, self._each = nn.Embedding(10, 4), nn.Linear(4, 3), each
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        hidden = self.words(input_ids) * attention_mask[..., None]
+        if not self._each:
+            hidden = hidden.sum(dim=1) / attention_mask.sum(dim=1, keepdim=True)
+        return {"logits": self.head(hidden.tanh())}
+
+
+def texts(*, each: bool) -> Ensemble:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        members = [dict(_Texts(each=each).state_dict()) for _ in range(3)]
+    task = Classification(dim=-1) if each else Classification()
+    return Ensemble(members, lambda: _Texts(each=each), task=task)
+
+
+def batch_of(examples: int, length: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(examples)
+    ids = torch.randint(0, 10, (examples, length), generator=generator)
+    return {"input_ids": ids, "attention_mask": (ids != 3).float()}
+
+
+LENGTHS = {"input_ids": {1: "length"}, "attention_mask": {1: "length"}}
+
+
+@pytest.mark.parametrize("each", [False, True], ids=["texts", "tokens"])
+@pytest.mark.parametrize("file", FORMATS)
+def test_dict_batches_of_any_length_are_exported(file: str, each: bool, tmp_path: Path) -> None:
+    ensemble, other = texts(each=each), batch_of(5, 9)
+    FORMATS[file](ensemble, tmp_path / file, batch_of(2, 6), axes=LENGTHS)
+    if file == "e.onnx":
+        session = onnxruntime.InferenceSession(tmp_path / file)
+        shapes = {value.name: value.shape for value in session.get_inputs()}
+        assert shapes == {name: ["batch", "length"] for name in other}
+        (array,) = session.run(None, {name: tensor.numpy() for name, tensor in other.items()})
+        found = torch.from_numpy(array)
+    else:
+        found = torch.export.load(tmp_path / file).module()(**other)
+    torch.testing.assert_close(found, ensemble.predict(other), rtol=0, atol=1e-6)
+
+
+def test_arguments_by_place_are_exported(tmp_path: Path) -> None:
+    ensemble, example, other = texts(each=False), batch_of(2, 6), batch_of(5, 6)
+    export_onnx(ensemble, tmp_path / "e.onnx", [tuple(example.values())])
+    session = onnxruntime.InferenceSession(tmp_path / "e.onnx")
+    fed = {f"inputs_{place}": tensor.numpy() for place, tensor in enumerate(other.values())}
+    found = torch.from_numpy(session.run(None, fed)[0])
+    torch.testing.assert_close(found, ensemble.predict(other), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "axes", "expected"),
+    [
+        ({"input_ids": torch.zeros(3, 6, dtype=torch.int64)}, None, r"same number of examples, got \[2, 3\]"),
+        ({"input_ids": "words"}, None, "input_ids of the example must be a tensor, got str"),
+        ({}, {"ids": {1: "length"}}, "axes must name inputs, input_ids, attention_mask, got 'ids'"),
+        ({}, {"input_ids": {2: "length"}}, "axes of input_ids must be dimensions from 1 to 1, got 2"),
+    ],
+)
+def test_inputs_that_cannot_be_are_refused(
+    change: dict[str, Any], axes: Any, expected: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=expected):
+        export_torch(texts(each=False), tmp_path / "e.pt2", batch_of(2, 6) | change, axes=axes)

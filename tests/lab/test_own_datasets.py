@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from pfge.cli.main import main
 from pfge.lab.config.schema import ConfigError, Experiment
@@ -55,10 +56,20 @@ def test_the_commands_take_such_a_run(whole: Path, capsys: pytest.CaptureFixture
             ["predict", ensemble, "picture.png"],
             "pfge predict reads pictures and arrays, but inputs of this data are dict",
         ),
-        (["export", ensemble, "model.onnx"], "export needs a model of one tensor"),
     ):
         assert main([*arguments, *settings]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_model_of_several_inputs_is_exported_by_their_names(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ensemble = str(whole / "seed-1" / "ensembles" / "PFGE")
+    out = tmp_path / "model.pt2"
+    assert main(["export", ensemble, str(out), "--format", "torch", "--set", DATA, "--set", MODEL]) == 0
+    assert "inputs values [N, 4], number [N]" in capsys.readouterr().out
+    found = torch.export.load(out).module()(values=torch.zeros(3, 4), number=torch.ones(3))
+    assert found.shape[0] == 3
 
 
 def test_a_model_that_does_not_take_the_inputs_is_refused_before_any_work(tmp_path: Path) -> None:

@@ -37,23 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Export, and print what the file contains."""
-    from torch import Tensor
-
     from pfge.export import export_onnx, export_torch
     from pfge.tasks import Regression
 
     deployed = open_deployed(options, EXAMPLES)
     ensemble, example = deployed.ensemble, deployed.example
     ensemble.usage = deployed.usage
-    if not isinstance(example, Tensor):
-        raise ValueError(
-            f"export needs a model of one tensor, and this data has a {type(example).__name__} for inputs; "
-            "wrap the model in one that takes a tensor"
-        )
+    batch = [example] if isinstance(example, tuple) else example  # of a tuple, the model takes the entries
     if options.format == "onnx":
-        exported = export_onnx(ensemble, options.out, example)
+        exported = export_onnx(ensemble, options.out, batch)
     else:
-        exported = export_torch(ensemble, options.out, example)
+        exported = export_torch(ensemble, options.out, batch)
     weights = "packed" if exported.packed else "as they are"
     print(
         f"{exported.path}: {len(ensemble)} members, {exported.bytes:,} bytes, weights {weights}, "
@@ -64,8 +58,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _shape(example: "Tensor") -> str:
-    return f"[N, {', '.join(map(str, example.shape[1:]))}]"
+def _shape(example: "Tensor | dict[str, Tensor] | tuple[Tensor, ...]") -> str:
+    match example:
+        case dict():
+            return ", ".join(f"{name} {_shape(tensor)}" for name, tensor in example.items())
+        case tuple():
+            return ", ".join(map(_shape, example))
+    return f"[{', '.join(['N', *map(str, example.shape[1:])])}]"
 
 
 def _normalization(normalization: "Normalization | None") -> str:

@@ -26,15 +26,15 @@ class EnsembleGraph(nn.Module):
 
     Args:
         ensemble: Whose members, task, temperatures and forward pass it has.
-        shape: Of one example's predictions.
+        shape: Of one example's predictions; None if it may vary.
     """
 
-    def __init__(self, ensemble: Ensemble, shape: Sequence[int]):
+    def __init__(self, ensemble: Ensemble, shape: Sequence[int] | None):
         super().__init__()
         model = unwrap(ensemble.build_model()).cpu().eval().requires_grad_(False)
         # In a tuple, so that the model's own weights are no part of the graph.
         self._called = (Called(model, ensemble.forward),)
-        self._shape = tuple(shape)
+        self._shape = None if shape is None else tuple(shape)
         self._task = ensemble.task
         self._pooled = ensemble.temperatures.pooled
         self._is_mean = isinstance(ensemble.task.pool(), MeanPool)
@@ -62,31 +62,34 @@ class EnsembleGraph(nn.Module):
         tensor_names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
         self._live_names = {name: canonical_name(name) for name in tensor_names}
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Return the predictions."""
         shared = [self.get_buffer(f"shared{number}") for number in range(len(self._shared.numbers))]
         each = [self.get_buffer(f"each{number}") for number in range(len(self._each.numbers))]
 
         def add_member(total: Tensor, own: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-            return total + self._predict(inputs, shared, own), []
+            return total + self._predict(inputs, named, shared, own), []
 
         def keep_member(total: Tensor, own: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-            return total + 0, [self._predict(inputs, shared, own)]
+            return total + 0, [self._predict(inputs, named, shared, own)]
 
-        start = torch.zeros((inputs.shape[0], *self._shape))
-        if self._is_mean:
-            total, _ = scan(add_member, start, each)
+        if self._is_mean and self._shape is not None:
+            examples = (*inputs, *named.values())[0].shape[0]
+            total, _ = scan(add_member, torch.zeros((examples, *self._shape)), each)
             pooled = total / self._length
         else:
-            # A pool of another kind takes the members' predictions side by side.
-            _, (members,) = scan(keep_member, start, each)
+            # A pool of another kind takes the members' predictions side by side, and a loop that adds them
+            # would have to know their shape before it begins.
+            _, (members,) = scan(keep_member, torch.zeros(1), each)
             pool = self._task.pool()
             for number in range(self._length):
                 pool.add(members[number])
             pooled = pool.result()
         return self._task.calibrate(pooled, self._pooled).float()
 
-    def _predict(self, inputs: Tensor, shared: list[Tensor], own: list[Tensor]) -> Tensor:
+    def _predict(
+        self, inputs: tuple[Tensor, ...], named: dict[str, Tensor], shared: list[Tensor], own: list[Tensor]
+    ) -> Tensor:
         halvings = self.get_buffer("halvings")
         parts = self._shared.read(shared, halvings), self._each.read(own, halvings)
         weights: dict[str, Tensor] = {}
@@ -95,7 +98,7 @@ class EnsembleGraph(nn.Module):
             numbers = [part[name] for part in parts if name in part]
             total = numbers[0] if len(numbers) == 1 else numbers[0].float() + numbers[1]
             weights[f"model.{live}"] = total.to(dtype).view(shape)
-        predictions = self._task.predictions(functional_call(self._called[0], weights, (inputs,)))
+        predictions = self._task.predictions(functional_call(self._called[0], weights, inputs, named))
         if self._calibrates:
             calibration = parts[1][CALIBRATION]
             predictions = self._task.calibrate(predictions, calibration)

@@ -4,21 +4,24 @@ import json
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfge.ensemble import Ensemble
+from pfge.export.example_inputs import Axes, ExampleInputs
 from pfge.export.verified_file import Exported, ExportError, exporting, make_program, write_checked
 from pfge.tasks import Classification, MultiLabel, Regression
 from pfge.tasks.manifest import task_to_manifest
 
 LARGEST = 2**31 - 1
-INPUTS = "inputs"
 
 
-def export_onnx(ensemble: Ensemble, path: str | Path, example: Tensor) -> Exported:
-    """Write an ensemble as one ONNX file that maps `inputs` [N, ...] to `probabilities`.
+def export_onnx(ensemble: Ensemble, path: str | Path, example: Any, *, axes: Axes | None = None) -> Exported:
+    """Write an ensemble as one ONNX file that maps `inputs` [batch, ...] to `probabilities`.
+
+    The inputs of a dict batch have its names.
 
     These are what the ensemble predicts, in float32; for numbers, means and variances, they are called
     `predictions`. Temperatures are applied, batches may have any size, and packed members stay packed: one
@@ -28,7 +31,9 @@ def export_onnx(ensemble: Ensemble, path: str | Path, example: Tensor) -> Export
     Args:
         ensemble: What to write.
         path: The file; one that was there is replaced.
-        example: A batch of inputs, on which the file is checked in ONNX Runtime.
+        example: A batch as for `Ensemble.predict`, on which the file is checked in ONNX Runtime.
+        axes: Dimensions that may vary beside the first, by the names of inputs, such as
+            `{"input_ids": {1: "length"}}`. Inputs by place are called `inputs`, or `inputs_0`, `inputs_1`.
 
     Raises:
         ExportError: The model cannot be expressed, or the file answers otherwise than the ensemble;
@@ -40,10 +45,11 @@ def export_onnx(ensemble: Ensemble, path: str | Path, example: Tensor) -> Export
             f"an ONNX file holds at most {LARGEST:,} bytes, and the members take {ensemble.nbytes:,}; "
             "compress the ensemble, or use the torch format"
         )
-    ensemble, example = ensemble.to("cpu"), example.cpu()
-    program = make_program(ensemble, example)
+    ensemble = ensemble.to("cpu")
+    inputs = ExampleInputs.of(ensemble, example, axes)
+    program = make_program(ensemble, inputs)
     if ensemble.usage.classes is not None:
-        _require_names(ensemble, example, ensemble.usage.classes)
+        _require_names(ensemble, inputs, ensemble.usage.classes)
     output = "predictions" if isinstance(ensemble.task, Regression) else "probabilities"
     with exporting("ONNX"):
         # Without optimization: it would unpack what all members share. A runtime does its own.
@@ -52,7 +58,8 @@ def export_onnx(ensemble: Ensemble, path: str | Path, example: Tensor) -> Export
             dynamo=True,
             verbose=False,
             optimize=False,
-            input_names=[INPUTS],
+            input_names=list(inputs.named()),
+            dynamic_shapes=inputs.dynamic_shapes(),  # for the names of dimensions
             output_names=[output],
         )
     if made is None:
@@ -63,11 +70,11 @@ def export_onnx(ensemble: Ensemble, path: str | Path, example: Tensor) -> Export
     about = {"task": task_to_manifest(ensemble.task) or task_to_manifest(Classification())}
     for key, value in (about | ensemble.usage.given()).items():
         made.model.metadata_props[key] = json.dumps(value)
-    return write_checked(ensemble, example, Path(path), lambda file: made.save(file), _read)
+    return write_checked(ensemble, inputs, Path(path), lambda file: made.save(file), _read)
 
 
-def _require_names(ensemble: Ensemble, example: Tensor, classes: Sequence[str]) -> None:
-    task, shape = ensemble.task, ensemble.predict(example[:1]).shape
+def _require_names(ensemble: Ensemble, example: ExampleInputs, classes: Sequence[str]) -> None:
+    task, shape = ensemble.task, ensemble.predict(example.batch()).shape
     if not isinstance(task, Classification | MultiLabel):
         raise ValueError(f"classes name classes or labels, which {task} does not have; leave classes out")
     found = shape[task.dim if isinstance(task, Classification) else 1]
@@ -81,11 +88,16 @@ def _require_packages() -> None:
             raise ExportError(f'ONNX files need {package}; install it with pip install "pfge[export]"')
 
 
-def _read(file: Path) -> Callable[[Tensor], Tensor]:
+def _read(file: Path) -> Callable[[ExampleInputs], Tensor]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors; it warns of its own clean-up
     with exporting("ONNX that ONNX Runtime can read"):
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    return lambda inputs: torch.from_numpy(session.run(None, {INPUTS: inputs.numpy()})[0])
+
+    def answer(inputs: ExampleInputs) -> Tensor:
+        fed = {name: tensor.numpy() for name, tensor in inputs.named().items()}
+        return torch.from_numpy(session.run(None, fed)[0])
+
+    return answer

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfge.ensemble import Ensemble
+from pfge.export.example_inputs import Axes, ExampleInputs
 from pfge.export.verified_file import Exported, exporting, make_program, write_checked
 
 
-def export_torch(ensemble: Ensemble, path: str | Path, example: Tensor) -> Exported:
+def export_torch(ensemble: Ensemble, path: str | Path, example: Any, *, axes: Axes | None = None) -> Exported:
     """Write an ensemble as one .pt2 file: `torch.export.load(path).module()(inputs)` are predictions.
 
     They are in float32. Temperatures are applied, batches may have any size, and packed members stay
@@ -19,29 +21,32 @@ def export_torch(ensemble: Ensemble, path: str | Path, example: Tensor) -> Expor
     Args:
         ensemble: What to write.
         path: The file; one that was there is replaced.
-        example: A batch of inputs [N, ...], on which the file is checked.
+        example: A batch as for `Ensemble.predict`, of tensors [N, ...], on which the file is checked.
+        axes: Dimensions that may vary beside the first, by the names of inputs, such as
+            `{"input_ids": {1: "length"}}`. Inputs by place are called `inputs`, or `inputs_0`, `inputs_1`.
 
     Raises:
         ExportError: The model cannot be expressed, or the file answers otherwise than the ensemble;
             nothing is written.
     """
-    ensemble, example = ensemble.to("cpu"), example.cpu()
-    program = make_program(ensemble, example)
+    ensemble = ensemble.to("cpu")
+    inputs = ExampleInputs.of(ensemble, example, axes)
+    program = make_program(ensemble, inputs)
 
     def write(file: Path) -> None:
         with exporting("a .pt2 file"), file.open("wb") as opened:
             torch.export.save(program, opened)
 
-    return write_checked(ensemble, example, Path(path), write, _read)
+    return write_checked(ensemble, inputs, Path(path), write, _read)
 
 
-def _read(file: Path) -> Callable[[Tensor], Tensor]:
+def _read(file: Path) -> Callable[[ExampleInputs], Tensor]:
     with file.open("rb") as opened:
         module = torch.export.load(opened).module()
 
-    def answer(inputs: Tensor) -> Tensor:
+    def answer(inputs: ExampleInputs) -> Tensor:
         with torch.no_grad():
-            found: Tensor = module(inputs)
+            found: Tensor = module(*inputs.by_place, **inputs.by_name)
         return found
 
     return answer

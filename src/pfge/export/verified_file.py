@@ -10,11 +10,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from pfge.ensemble import Ensemble
 from pfge.export.ensemble_graph import EnsembleGraph
+from pfge.export.example_inputs import ExampleInputs, double
 from pfge.packed import PackedMembers
 from pfge.storage.atomic_files import atomic_path
 
@@ -43,7 +44,7 @@ class Exported:
     largest_difference: float
 
 
-def make_program(ensemble: Ensemble, example: Tensor) -> ExportedProgram:
+def make_program(ensemble: Ensemble, example: ExampleInputs) -> ExportedProgram:
     """Return the graph of an ensemble for batches of any size.
 
     Raises:
@@ -51,25 +52,25 @@ def make_program(ensemble: Ensemble, example: Tensor) -> ExportedProgram:
     """
     if not len(ensemble):
         raise ValueError("an ensemble needs a member to be exported, this one is empty")
-    if example.ndim < 2 or not len(example):
-        raise ValueError(f"example must be a batch of inputs [N, ...], got {list(example.shape)}")
     with torch.random.fork_rng():  # models draw their first weights
-        shape = ensemble.predict(example).shape[1:]
-        graph = EnsembleGraph(ensemble, shape).eval()
-    # A batch of one would be taken for a size that never changes.
-    batch = torch.cat([example, example])
+        shape = ensemble.predict(example.batch()).shape[1:]
+        graph = EnsembleGraph(ensemble, None if example.axes else shape).eval()
+    example.name_arguments(graph)
+    batch = example.map(double)
     with exporting("a graph"), torch.no_grad(), _plain_attention():
-        program = torch.export.export(graph, (batch,), dynamic_shapes=({0: Dim("batch")},))
+        program = torch.export.export(
+            graph, batch.by_place, batch.by_name, dynamic_shapes=example.dynamic_shapes()
+        )
     _forget_the_machine(program)
     return program
 
 
 def write_checked(
     ensemble: Ensemble,
-    example: Tensor,
+    example: ExampleInputs,
     path: Path,
     write: Callable[[Path], None],
-    read: Callable[[Path], Callable[[Tensor], Tensor]],
+    read: Callable[[Path], Callable[[ExampleInputs], Tensor]],
 ) -> Exported:
     """Write a file under a temporary name, and rename it once it answers as the ensemble does.
 
@@ -87,8 +88,8 @@ def write_checked(
         write(temporary)
         answer = read(temporary)
         difference = 0.0
-        for batch in (example, torch.cat([example, example.flip(0)]), example[:1]):
-            expected = ensemble.predict(batch)
+        for batch in (example, example.map(double), example.map(lambda tensor: tensor[:1])):
+            expected = ensemble.predict(batch.batch())
             found = ((answer(batch) - expected).abs() / expected.abs().clamp(min=1)).max().item()
             difference = max(difference, found) if found == found else found
             if not difference <= TOLERANCE:  # NaN neither
