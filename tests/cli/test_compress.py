@@ -95,7 +95,7 @@ def test_a_budget_is_kept(folder: Path) -> None:
 
 def test_a_budget_that_nobody_can_meet_is_one_line(folder: Path, capsys: Captured) -> None:
     assert main(["compress", str(folder / "whole"), str(folder / "small"), "--budget", "10"]) == 2
-    assert "pfge: error: budget must be at least" in capsys.readouterr().err
+    assert "pfge: error: --budget must be at least" in capsys.readouterr().err
     assert not (folder / "small").exists()
 
 
@@ -114,7 +114,7 @@ def test_two_targets_are_refused(folder: Path, capsys: Captured, options: list[s
 
 def test_a_limit_that_nothing_can_keep_is_one_line(folder: Path, capsys: Captured) -> None:
     assert main(["compress", str(folder / "whole"), str(folder / "small"), "--max-kl", "-1"]) == 2
-    assert "pfge: error: kl must be above 0, got -1.0" in capsys.readouterr().err
+    assert "pfge: error: --max-kl must be above 0, got -1.0" in capsys.readouterr().err
 
 
 def test_the_original_is_not_overwritten(folder: Path, capsys: Captured) -> None:

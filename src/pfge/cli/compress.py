@@ -150,6 +150,8 @@ def _target(options: argparse.Namespace) -> "Target":
     if len(named := [names[0] for names in given if names]) > 1:
         flags = " and ".join("--" + name.replace("_", "-") for name in named)
         raise ValueError(f"bits must be chosen by one option, got {flags}; leave out all but one")
+    if options.delta_bits is not None and not 1 <= options.delta_bits <= 8:
+        raise ValueError(f"--delta-bits must be 1 to 8, got {options.delta_bits}")
     if options.budget is not None:
         return Budget(options.budget)
     if options.max_kl is not None or options.max_nll_increase is not None:

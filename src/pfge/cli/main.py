@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -60,13 +60,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="pfge", description=(pfge.__doc__ or "").partition("\n")[0])
     parser.add_argument("--version", action="version", version=f"pfge {pfge.__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    parser.add_argument(
+        "--completion",
+        choices=("bash", "zsh", "tcsh"),
+        metavar="SHELL",
+        help="print a script that completes commands and options in bash, zsh or tcsh (needs shtab)",
+    )
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
         subparser = commands.add_parser(_name(command), help=command.HELP, description=command.DESCRIPTION)
         command.add_arguments(subparser)
-        subparser.set_defaults(run=command.run)
+        flags = {a.dest: a.option_strings[-1] for a in subparser._actions if a.option_strings}
+        subparser.set_defaults(run=command.run, flags=flags)
     options = parser.parse_args(arguments)
+    if options.completion:
+        return _print_completion(parser, options.completion)
     if options.run is None:
         parser.print_help()
         return 0
@@ -84,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if options.traceback:
             raise
-        print(f"pfge: error: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)
+        message = name_options(" ".join(str(error).splitlines()), _flags_for(options))
+        print(f"pfge: error: {printable(message)}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:
         reason = _known_reason(error)
@@ -96,6 +106,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("pfge: stopped; the same command continues from the last checkpoint", file=sys.stderr)
         return 130
     return code
+
+
+def _flags_for(options: argparse.Namespace) -> dict[str, str]:
+    """Return the options of the command, without those whose value is a file of the same name as theirs."""
+    return {name: flag for name, flag in options.flags.items() if str(getattr(options, name, "")) != name}
+
+
+def name_options(message: str, flags: Mapping[str, str]) -> str:
+    """Return a message of the library in which parameters that are options are spelled as these.
+
+    Names of one word are replaced only where they are plainly parameters.
+
+    Args:
+        message: Such as "delta_bits must be 1 to 8".
+        flags: The option of each parameter; the parameter of `--max-kl` may be called `kl`.
+
+    >>> name_options("delta_bits must be 1 to 8, got 9", {"delta_bits": "--delta-bits"})
+    '--delta-bits must be 1 to 8, got 9'
+    """
+    for name, flag in sorted(flags.items(), key=lambda item: -len(item[0])):
+        for word in dict.fromkeys((name, name.removeprefix("max_"))):
+            pattern = rf"(?<![\w./'\"-]){word}\b" if "_" in word else rf"^{word}(?= must)|(?<= ){word}(?==)"
+            message = re.sub(pattern, flag, message)
+    return message
+
+
+def _print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
+    try:
+        import shtab
+    except ImportError:
+        print("pfge: error: --completion needs shtab; pip install 'pfge[completion]'", file=sys.stderr)
+        return 2
+    print(shtab.complete(parser, shell))
+    return 0
 
 
 class _Parser(argparse.ArgumentParser):
