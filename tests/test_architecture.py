@@ -170,7 +170,7 @@ HEAVY = ("lightning", "lightning_fabric", "PIL", "sklearn", "torchvision", "torc
         "import pfge.reports.page.page",
         "from pfge.cli.main import main; assert main(['table', sys.argv[1]]) == 0",
         "from pfge.cli.main import main; assert main(['report', sys.argv[1]]) == 0",
-        "from pfge.cli.main import main; assert main(['report', sys.argv[1], '--format', 'csv']) == 0",
+        "from pfge.cli.main import main; assert main(['report', sys.argv[1], '--format', 'latex']) == 0",
     ],
 )
 def test_reports_need_the_config_and_the_results_of_the_lab_alone(code: str, tmp_path: Path) -> None:
