@@ -115,7 +115,7 @@ def test_a_loss_of_likelihood_is_kept_and_the_file_goes_where_it_is_asked_for(
             ["--set", "data.halve_test=false"],
             "fitting a cascade needs validation data that the ensemble was not",
         ),
-        (["--max-accuracy-loss", "-1"], "max_accuracy_loss must be at least 0, got -1.0"),
+        (["--max-accuracy-loss", "-1"], "--max-accuracy-loss must be at least 0, got -1.0"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(
