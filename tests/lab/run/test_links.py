@@ -26,7 +26,9 @@ FILES = (
     "seed-1/curves/PFGE-1.bends",
 )
 FOLDERS = (
+    "units",
     "seed-1",
+    "seed-1/periods",
     "seed-1/members",
     "seed-1/members/PFGE",
     "seed-1/ensembles",

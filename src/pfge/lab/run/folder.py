@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import lock_descriptor
 
 from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import differences, load_experiment, seal_toml, to_toml
+from pfge.lab.run.locks import hold_lock
 from pfge.lab.run.trust import load_run_config
 from pfge.methods import START, base_of, is_starred
 from pfge.storage.atomic_files import is_leftover, make_folder, remove_leftovers
 from pfge.storage.files import StorageError, write_json, write_text
+from pfge.storage.manifest import MANIFEST
 
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
@@ -37,18 +38,6 @@ ENVIRONMENT_KEYS = (
 )
 """What is known of where and how a run was made."""
 SEED = r"seed--?\d+"
-_HELD: set[int] = set()
-"""The locks of this process."""
-
-
-def _leave_locks() -> None:
-    """Close the locks in a forked process, such as one that reads data: it may outlive a killed parent."""
-    while _HELD:
-        os.close(_HELD.pop())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_locks)
 
 
 class RunFolder:
@@ -86,6 +75,11 @@ class RunFolder:
     def formats(self) -> Path:
         """The file of ensembles in storage formats, one per line."""
         return self.path / "formats.jsonl"
+
+    @property
+    def units(self) -> Path:
+        """The folder of what tells about units of work while the run is not finished."""
+        return self.path / "units"
 
     @property
     def environment(self) -> Path:
@@ -127,27 +121,35 @@ class RunFolder:
         """Return whether there is work of any seed."""
         return bool(self._seeds())
 
+    def seed_path(self, seed: int) -> Path:
+        """Return the folder of one seed, which may not exist."""
+        return self.path / f"seed-{seed}"
+
     def of_seed(self, seed: int) -> Path:
         """Return the folder of one seed, which exists."""
-        folder = self._seed(seed)
+        folder = self.seed_path(seed)
         make_folder(folder)
         return folder
 
     def w0(self, seed: int, number: int = 1) -> Path:
         """Return the file of a seed's start weights; those numbered from 2 are a deep ensemble's."""
-        return self._seed(seed) / ("w0.safetensors" if number == 1 else f"w0-{number}.safetensors")
+        return self.seed_path(seed) / ("w0.safetensors" if number == 1 else f"w0-{number}.safetensors")
 
     def ensemble(self, seed: int, method: str) -> Path:
         """Return the folder of a finished ensemble."""
-        return self._seed(seed) / ENSEMBLES / _file_name(method)
+        return self.seed_path(seed) / ENSEMBLES / _file_name(method)
+
+    def has_ensemble(self, seed: int, method: str) -> bool:
+        """Return whether there is a finished ensemble."""
+        return (self.ensemble(seed, method) / MANIFEST).exists()
 
     def scores(self, seed: int, row: str) -> Path:
         """Return the file of the scores that a row's ensemble has for each example."""
-        return self._seed(seed) / "scores" / f"{_file_name(row)}.safetensors"
+        return self.seed_path(seed) / "scores" / f"{_file_name(row)}.safetensors"
 
     def curve(self, seed: int, method: str, first: int) -> Path:
         """Return the file of the bends of the curve from a member, counted from 1, to the next."""
-        return self._seed(seed) / "curves" / f"{method}-{first}.bends"
+        return self.seed_path(seed) / "curves" / f"{method}-{first}.bends"
 
     @contextmanager
     def opened(self, experiment: Experiment) -> Iterator[None]:
@@ -158,25 +160,13 @@ class RunFolder:
         """
         self._refuse_links()
         self._make()
-        lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        try:
-            if not lock_descriptor(lock, blocking=False):
-                raise StorageError(
-                    f"{self.path} is in use by another process; wait for it, or give another --out"
-                )
-            _HELD.add(lock)
+        message = f"{self.path} is in use by another process; wait for it, or give another --out"
+        with hold_lock(self.path / LOCK, message):
             self._describe(experiment)
             remove_leftovers(self.path)
             for folder in self._seeds():
                 remove_leftovers(folder, below=True)
             yield
-        finally:
-            _HELD.discard(lock)
-            os.close(lock)
-
-    def _seed(self, seed: int) -> Path:
-        """Return the folder of one seed without making it, for reading."""
-        return self.path / f"seed-{seed}"
 
     def _seeds(self) -> list[Path]:
         """Return the existing folders of seeds."""
@@ -184,7 +174,7 @@ class RunFolder:
 
     def _refuse_links(self) -> None:
         """Refuse links in place of files that a run changes or removes: they lead out of its folder."""
-        files = [self.path / LOCK, self.config, self.environment, self.data, self.weights]
+        files = [self.path / LOCK, self.config, self.environment, self.data, self.weights, self.units]
         results = [self.results, self.connectivity, self.formats]
         seeds = self._seeds()
         for path in (*files, *results, *seeds, *(below for seed in seeds for below in seed.rglob("*"))):

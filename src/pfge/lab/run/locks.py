@@ -1,0 +1,62 @@
+"""Locks on files, which end with the process that holds them, however it ends."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import lock_descriptor
+
+from pfge.storage.files import StorageError
+
+_HELD: set[int] = set()
+"""The locks of this process."""
+
+
+def _leave_locks() -> None:
+    """Close the locks in a forked process, such as one that reads data: it may outlive a killed parent."""
+    while _HELD:
+        os.close(_HELD.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
+
+
+@contextmanager
+def hold_lock(file: Path, message: str, *, patience: float = 0) -> Iterator[None]:
+    """Hold the lock of a file while the context lasts.
+
+    Args:
+        file: Made if it is missing. A link is refused.
+        message: Of the error if another process holds the lock.
+        patience: Seconds to wait for that process.
+
+    Raises:
+        StorageError: Another process holds it.
+    """
+    lock = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        deadline = time.monotonic() + patience
+        while not lock_descriptor(lock, blocking=False):
+            if time.monotonic() >= deadline:
+                raise StorageError(message)
+            time.sleep(0.05)
+        _HELD.add(lock)
+        yield
+    finally:
+        _HELD.discard(lock)
+        os.close(lock)
+
+
+def is_locked(file: Path) -> bool:
+    """Return whether a process holds the lock of a file."""
+    try:
+        lock = os.open(file, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        return not lock_descriptor(lock, blocking=False)
+    finally:
+        os.close(lock)
