@@ -39,7 +39,7 @@ ROWS: dict[str, list[set[str]]] = {
         {"run", "engine"},
         {"session", "planner"},
         {"evaluation"},
-        {"training"},
+        {"training", "launch"},
         {"experiments"},
     ],
     "reports": [

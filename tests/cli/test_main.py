@@ -86,6 +86,16 @@ def test_a_comparison_ends_in_a_table_with_all_rows(capsys: Captured, tmp_path: 
     assert outcome(tmp_path / "out") == outcome(tmp_path / "by hand")
 
 
+def test_a_comparison_in_two_processes_prints_what_there_is_and_what_is_missing(capsys: Captured) -> None:
+    diverging = ("ensemble.methods=['SWA']", "ensemble.high=1e30", "ensemble.low=1e30")
+    assert main(compare("--out", "out", "--on", "here:2", settings=diverging)) == 2
+    printed = capsys.readouterr()
+    rows = [line.split("│")[1].strip() for line in printed.out.splitlines() if "│" in line]
+    assert rows == ["w0"]
+    last = printed.err.splitlines()[-1]
+    assert last.startswith("pfge: error: 3 parts of out are missing; seed 1: shared path failed 3 times: ")
+
+
 def test_a_config_file_its_overrides_and_the_default_folder(capsys: Captured, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('name = "mine"\n[ensemble]\nmethods = []\n[pretrain]\nepochs = 0.1\n')
     arguments = ["compare", "mine.toml", "--seeds", "4,5", "--set", "data.batch_size=100", "--download"]

@@ -15,16 +15,32 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_experiment_arguments(parser)
+    parser.add_argument(
+        "--on",
+        metavar="LAUNCHER",
+        help="same as --set engine.launcher=LAUNCHER: here, or here:N for N processes on this machine",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the comparison and print its tables."""
-    experiment, folder = load_chosen_experiment(options)
+    experiment, folder = load_chosen_experiment(
+        options, [f"engine.launcher={options.on}"] if options.on is not None else []
+    )
 
     from pfge.cli.tables import print_comparison
     from pfge.lab.experiments.compare import compare
+    from pfge.lab.launch.driver import UnitsMissingError
+    from pfge.lab.run.folder import RunFolder
     from pfge.lab.run.progress import Reporter
+    from pfge.lab.run.result_lines import require_rows
+    from pfge.lab.run.results import ComparisonRow
 
-    rows = compare(experiment, folder, Reporter())
+    try:
+        rows = compare(experiment, folder, Reporter())
+    except UnitsMissingError:
+        if found := require_rows(RunFolder(folder).results, ComparisonRow):
+            print_comparison(found, experiment, folder)
+        raise
     print_comparison(rows, experiment, folder)
     return 0

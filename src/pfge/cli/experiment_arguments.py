@@ -1,6 +1,7 @@
 """The arguments of commands that run an experiment."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,12 @@ def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
     add_setting_arguments(parser, "ensemble.high=0.1")
 
 
-def load_chosen_experiment(options: argparse.Namespace) -> "tuple[Experiment, Path]":
-    """Return the selected experiment and its run folder."""
+def load_chosen_experiment(
+    options: argparse.Namespace, overrides: Sequence[str] = ()
+) -> "tuple[Experiment, Path]":
+    """Return the selected experiment, with further overrides, and its run folder."""
     from pfge.lab.config.toml import load_experiment
 
     seeds = [f"seeds=[{options.seeds}]"] if options.seeds else []
-    experiment = load_experiment(options.config, [*given_settings(options), *seeds])
+    experiment = load_experiment(options.config, [*given_settings(options), *seeds, *overrides])
     return experiment, options.out or Path("runs") / experiment.name

@@ -33,6 +33,8 @@ class Method:
         schedule: Returns the learning rate of its path.
         members: How many members its path gives: "one", a mean; one each "cycle"; or one each "period".
             None if they are not points of a path.
+        periods_are_independent: Whether every period starts from w0 with a new optimizer, so that each can be
+            trained by a process of its own.
         averages: Whether it keeps a running mean of weights while it trains.
         starred: Whether its last members, as many as the reference has, have a row of their own (`FGE*`).
         least_cycles: How many cycles an experiment must have at the least.
@@ -58,6 +60,7 @@ class Method:
     collector: CollectorFactory | None = None
     schedule: Callable[[Setting], Schedule] = Setting.schedule
     members: Literal["one", "cycle", "period"] | None = None
+    periods_are_independent: bool = False
     averages: bool = False
     starred: bool = False
     least_cycles: int = 1

@@ -115,6 +115,7 @@ _ENTRIES = (
         ),
         schedule=lambda setting: CosineRestarts(setting.period, setting.low, setting.high),
         members="period",
+        periods_are_independent=True,
         averages=True,
         rates_title="a member each annealing, from w0",
         style=Style("#6b4fa0", "#a98fe0", "left"),

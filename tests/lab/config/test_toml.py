@@ -338,6 +338,7 @@ def test_what_would_give_other_results_is_told_with_both_values() -> None:
         "data.download=true",
         "data.workers=3",
         "engine.checkpoint_seconds=1",
+        "engine.launcher=here:2",
         "connect.rate=0.5",
         "margins.points=0.5",
     ],

@@ -2,13 +2,15 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pfge.lab.run.result_lines import append_row, read_rows, require_rows
+from pfge.lab.run.result_lines import append_row, put_in_order, read_rows, require_rows
 from pfge.lab.run.results import ComparisonRow
 from pfge.storage.files import StorageError
 from pfge.storage.seals import KEY, seal
@@ -69,6 +71,42 @@ def test_a_line_without_a_digest_is_read(path: Path) -> None:
     write(path, FIRST.to_json())
     append_row(path, SECOND)
     assert rows(path) == [FIRST, SECOND]
+
+
+def test_rows_are_put_in_order_with_the_bytes_that_they_have(path: Path) -> None:
+    other = replace(SECOND, method="other")
+    for row in (other, SECOND, FIRST):
+        append_row(path, row)
+    lines = path.read_bytes().splitlines(keepends=True)
+    with path.open("ab") as file:
+        file.write(b"torn")
+    put_in_order(path, ComparisonRow, [FIRST.key, ("never", "made"), SECOND.key])
+    assert path.read_bytes() == lines[2] + lines[1] + lines[0]
+
+
+def test_rows_that_are_in_order_are_not_written_again(path: Path) -> None:
+    put_in_order(path, ComparisonRow, [FIRST.key])
+    assert not path.exists()
+    for row in (FIRST, SECOND):
+        append_row(path, row)
+    before = path.stat()
+    put_in_order(path, ComparisonRow, [FIRST.key, SECOND.key])
+    assert path.stat() == before
+
+
+APPENDING = """
+import sys
+from dataclasses import replace
+from tests.lab.run.test_result_lines import FIRST, Path, append_row
+for number in range(25):
+    append_row(Path(sys.argv[1]), replace(FIRST, method=sys.argv[2] * 3000 + str(number)))
+"""
+
+
+def test_processes_that_append_at_once_wait_for_each_other(path: Path) -> None:
+    processes = [subprocess.Popen([sys.executable, "-c", APPENDING, path, name]) for name in "ab"]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert len(rows(path)) == 50
 
 
 def test_a_torn_last_line_is_not_read(path: Path) -> None:

@@ -1,6 +1,7 @@
 """An experiment: every setting has a default, a type and a check."""
 
 import dataclasses
+import re
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -130,6 +131,10 @@ class PretrainSettings:
     momentum: float = 0.9  # of sgd
     weight_decay: float = 5e-4
 
+    def iterations(self, per_epoch: int) -> int:
+        """Return the number of updates of a training."""
+        return max(round(self.epochs * per_epoch), 1)
+
 
 @dataclass(frozen=True)
 class EnsembleSettings:
@@ -210,6 +215,21 @@ class EngineSettings:
     compile: bool = False
     checkpoint_seconds: float = 60.0
     logger: str = ""  # of loss and rate: csv, tensorboard, or a function of your own, package.module:name
+    launcher: str = "here"  # one part after another; here:N runs them in N processes on this machine
+
+    @property
+    def workers(self) -> int:
+        """How many parts of the experiment run at once.
+
+        Raises:
+            ConfigError: There is no such launcher.
+        """
+        found = re.fullmatch(r"here(?::([1-9]\d{0,3}))?", self.launcher)
+        if not found:
+            raise ConfigError(
+                f"engine.launcher must be here, or here:N for N processes, got {self.launcher!r}"
+            )
+        return int(found[1] or 1)
 
 
 @dataclass(frozen=True)
@@ -247,6 +267,7 @@ class Experiment:
             )
         self._check_methods()
         self.task.make()
+        _ = self.engine.workers
         for key in ("pretrain.optimizer", "ensemble.optimizer"):
             if values[key] not in ("sgd", "adamw") and ":" not in values[key]:
                 raise ConfigError(

@@ -20,7 +20,14 @@ LONGEST = 1_000_000
 SEAL = "# sha256 of what follows: "
 """How the first line of a run's own config begins; configs of users and of older versions have none."""
 
-WITHOUT_EFFECT = ("data.root", "data.download", "data.workers", "engine.checkpoint_seconds", "engine.logger")
+WITHOUT_EFFECT = (
+    "data.root",
+    "data.download",
+    "data.workers",
+    "engine.checkpoint_seconds",
+    "engine.logger",
+    "engine.launcher",
+)
 """Settings that a run may be continued with when they have changed, beside those in [connect] and [margins].
 
 What is computed by the former keeps them itself; the latter only words reports.

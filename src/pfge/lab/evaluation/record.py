@@ -1,6 +1,6 @@
 """Turn what a method collected into a saved ensemble and a line of results."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -16,7 +16,6 @@ from pfge.lab.session import Session
 from pfge.methods import Setting, is_starred, known_rows, starred
 from pfge.metrics.example_scores import ExampleScores
 from pfge.storage.atomic_files import make_folder
-from pfge.storage.manifest import MANIFEST
 from pfge.storage.recorded_tensors import write_recorded
 from pfge.tasks import Task
 from pfge.tasks.manifest import task_to_manifest
@@ -32,68 +31,53 @@ class _Measured:
     calibrated_members: AtMemberTemperatures | None = None
 
 
-def measured_rows(session: Session, seed: int) -> set[str]:
-    """Return the rows of a seed that are already in the results."""
-    rows = _rows(session, seed)
-    session.engine.wait_for_all()  # no process appends before all have read
-    return rows
-
-
-def record_collected(
-    session: Session, seed: int, setting: Setting, method: str, collector: Collector, store: MemberStore
+def save_collected(
+    session: Session, seed: int, setting: Setting, row: str, collector: Collector, store: MemberStore
 ) -> None:
-    """Save every member, or the last of a starred method, with fresh BatchNorm, and measure them.
+    """Save every member, or the last of a starred method, with fresh BatchNorm, unless they are saved.
 
     Args:
         session: The experiment.
         seed: Which of its seeds.
         setting: What the methods share.
-        method: The name of the row.
+        row: The name of the row.
         collector: At the end of its path.
         store: That of the collector; it has no members if they are not made one by one.
     """
-
-    def collected() -> Ensemble:
-        return session.make_ensemble(
-            collector.members(), method=str(collector), iterations=collector.iterations
-        )
-
-    def make() -> Ensemble:
-        raw = collected()
-        if is_starred(method):
-            raw = raw.last(min(setting.members, len(raw)))
-        if store.iterations:
-            return raw
-        return session.refresh_batch_norm(raw, seed, f"seed {seed}: BatchNorm of {method}")
-
-    if store.iterations and not is_starred(method) and not is_saved(session, seed, method):
+    if is_saved(session, seed, row):
+        return
+    raw = session.make_ensemble(collector.members(), method=str(collector), iterations=collector.iterations)
+    if store.iterations and not is_starred(row):
         # Written and checked as they were made: their folder only takes its final name.
-        raw = collected()
         session.engine.wait_for_all()  # the folder is not moved before all have opened it
         task = task_to_manifest(raw.task)
         session.engine.first_does(lambda: store.save(model=raw.model, task=task, usage=raw.usage))
-        ensemble = raw.with_members(store.members())
-    else:
-        ensemble = saved_ensemble(session, seed, method, make)
-    last = setting.members if starred(method) in known_rows() else None
-    record_ensemble(session, seed, method, ensemble, iterations=setting.iterations, last=last)
+        return
+    if is_starred(row):
+        raw = raw.last(min(setting.members, len(raw)))
+    if not store.iterations:
+        raw = session.refresh_batch_norm(raw, seed, f"seed {seed}: BatchNorm of {row}")
+    session.engine.first_does(lambda: raw.save(session.folder.ensemble(seed, row)))
 
 
-def saved_ensemble(session: Session, seed: int, method: str, make: Callable[[], Ensemble]) -> Ensemble:
-    """Return the ensemble of a method in the run folder; make and save it if it is missing.
+def record_collected(session: Session, seed: int, setting: Setting, row: str) -> None:
+    """Measure the saved members of a method that follows a path."""
+    last = setting.members if starred(row) in known_rows() else None
+    ensemble = saved_ensemble(session, seed, row)
+    record_ensemble(session, seed, row, ensemble, iterations=setting.iterations, last=last)
+
+
+def saved_ensemble(session: Session, seed: int, row: str) -> Ensemble:
+    """Return the saved ensemble of a row.
 
     Temperatures that were fitted and saved since are left out: a comparison measures what a method gives.
     """
-    path = session.folder.ensemble(seed, method)
-    if not is_saved(session, seed, method):
-        ensemble = make()
-        session.engine.first_does(lambda: ensemble.save(path))
-    return session.load_ensemble(path).uncalibrated()
+    return session.load_ensemble(session.folder.ensemble(seed, row)).uncalibrated()
 
 
 def is_saved(session: Session, seed: int, method: str) -> bool:
     """Return whether the run folder has the ensemble of a method."""
-    saved = (session.folder.ensemble(seed, method) / MANIFEST).exists()
+    saved = session.folder.has_ensemble(seed, method)
     session.engine.wait_for_all()  # no process saves before all have checked
     return saved
 

@@ -1,28 +1,30 @@
 """Baselines: a deep ensemble, and dropout that stays on at test time."""
 
-from collections.abc import Callable
-
 from pfge.lab.evaluation.mc_dropout import mc_dropout
 from pfge.lab.evaluation.record import record_ensemble, saved_ensemble
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import find_w0, pretraining_iterations
-from pfge.weights import Weights
 
 
-def make_deep_ensemble(session: Session, seed: int, w0: Weights, name: str, count: int) -> None:
-    """Train members from starts of their own, w0 being the first, and measure them."""
-    members = [w0, *(find_w0(session, seed, number) for number in range(2, count + 1))]
-    cost = (count - 1) * pretraining_iterations(session, seed)
-    raw = session.make_ensemble(members, method=f"{name}({count})")
+def save_deep_ensemble(session: Session, seed: int, name: str, count: int) -> None:
+    """Save members that were trained from starts of their own, w0 being the first."""
+    members = [find_w0(session, seed, number) for number in range(1, count + 1)]
     # Not refreshed: each has the BatchNorm statistics of its own training.
-    ensemble = saved_ensemble(session, seed, name, lambda: raw)
+    ensemble = session.make_ensemble(members, method=f"{name}({count})")
+    session.engine.first_does(lambda: ensemble.save(session.folder.ensemble(seed, name)))
+
+
+def record_deep_ensemble(session: Session, seed: int, name: str, count: int) -> None:
+    """Measure a saved deep ensemble."""
+    cost = (count - 1) * pretraining_iterations(session, seed)
+    ensemble = saved_ensemble(session, seed, name)
     record_ensemble(session, seed, name, ensemble, iterations=cost, trainings=count)
 
 
-def make_mc_dropout(session: Session, seed: int, w0: Weights, name: str, samples: int) -> None:
+def record_mc_dropout(session: Session, seed: int, name: str, samples: int) -> None:
     """Measure w0 with dropout left on."""
     ensemble = mc_dropout(
-        w0,
+        find_w0(session, seed),
         session.build_model,
         samples=samples,
         seed=seed,
@@ -30,10 +32,3 @@ def make_mc_dropout(session: Session, seed: int, w0: Weights, name: str, samples
         forward=session.engine.forward,
     )
     record_ensemble(session, seed, name, ensemble.to(session.engine.device))
-
-
-MAKERS: dict[str, Callable[[Session, int, Weights, str, int], None]] = {
-    "trainings": make_deep_ensemble,
-    "start": make_mc_dropout,
-}
-"""The functions that make and measure methods without a path, by `Method.path`, in the order they run."""

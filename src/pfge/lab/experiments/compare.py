@@ -1,187 +1,235 @@
-"""Run every method from one w0, with the same rates and iterations, and measure it."""
+"""Compare methods: run each from the same w0, with equal rates and iterations, and measure it."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from pfge.collectors import Collector
 from pfge.lab.config.schema import Experiment
-from pfge.lab.evaluation.record import (
-    is_saved,
-    measured_rows,
-    record_collected,
-    record_ensemble,
+from pfge.lab.evaluation.record import record_collected, record_ensemble
+from pfge.lab.experiments.baselines import record_deep_ensemble, record_mc_dropout, save_deep_ensemble
+from pfge.lab.experiments.paths import (
+    fork_file,
+    has_period,
+    join_periods,
+    train_own,
+    train_period,
+    train_shared,
+    unfinished_work,
 )
-from pfge.lab.experiments.baselines import MAKERS
-from pfge.lab.run.member_store import MemberStore
+from pfge.lab.launch.driver import UnitsMissingError
+from pfge.lab.launch.launch import launch
+from pfge.lab.launch.unit import Unit
+from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.result_lines import require_rows
+from pfge.lab.run.result_lines import put_in_order, require_rows
 from pfge.lab.run.results import ComparisonRow, expected_rows
 from pfge.lab.session import Session, open_session
-from pfge.lab.training.fork import Fork
-from pfge.lab.training.optimizers import make_optimizer
 from pfge.lab.training.pretrain import find_w0
-from pfge.lab.training.resumable import train_resumable
-from pfge.methods import METHODS, START, Method, Setting, base_of, make_collector, starred
-from pfge.schedules import Schedule
-from pfge.storage.checkpoint import save_checkpoint
-from pfge.trajectory import Trajectory
-from pfge.weights import Weights, load_weights
-
-SHARED = "shared.checkpoint"
-MEMBERS = "members"
+from pfge.methods import METHODS, START, Method, base_of, starred
 
 
 def compare(experiment: Experiment, path: Path, reporter: Reporter) -> list[ComparisonRow]:
-    """Run or continue a comparison in a folder, and return all its results."""
+    """Run or continue a comparison in a folder, and return all its results.
+
+    Raises:
+        UnitsMissingError: Parts of it failed again and again; the results of all others are in the folder.
+    """
     with open_session(experiment, path, reporter) as session:
-        for seed in experiment.seeds:
-            _compare_one(session, seed)
-    return require_rows(session.folder.results, ComparisonRow)
+        results = session.folder.results
+        require_rows(results, ComparisonRow, session.task)
+        try:
+            launch(session, comparison_units)
+        except UnitsMissingError:
+            put_in_order(results, ComparisonRow, _order(experiment))
+            raise
+        session.engine.first_does(lambda: put_in_order(results, ComparisonRow, _order(experiment)))
+    return require_rows(results, ComparisonRow)
 
 
-def _compare_one(session: Session, seed: int) -> None:
-    measured = measured_rows(session, seed)
-    if not measured >= expected_rows(session.experiment.ensemble.methods):
-        _run_methods(session, seed, measured)
-    session.engine.first_does(lambda: _tidy(session.folder.of_seed(seed)))
+def comparison_units(experiment: Experiment, folder: RunFolder, per_epoch: int) -> list[Unit]:
+    """Return the units of a comparison; each comes after those that it needs.
+
+    Args:
+        experiment: The comparison.
+        folder: Its run folder.
+        per_epoch: Iterations of an epoch.
+    """
+    return [
+        unit for seed in experiment.seeds for unit in _UnitsOfSeed(experiment, folder, per_epoch, seed).make()
+    ]
 
 
-def _run_methods(session: Session, seed: int, measured: set[str]) -> None:
-    methods = session.experiment.ensemble.methods
-    w0 = find_w0(session, seed)
-    if START not in measured:
-        record_ensemble(session, seed, START, session.make_ensemble([w0], method=START, iterations=[0]))
-    setting = session.experiment.ensemble.setting(session.batches(seed, "ensembling").per_epoch)
-    own = _chosen(session, "own")
-    listeners = {
-        name: _make_collector(session, seed, setting, name, SHARED)
-        for name in dict.fromkeys(map(base_of, methods))
-        if METHODS[name].path == "shared"
-    }
-    rows = {name: name if name in methods else starred(name) for name in listeners}
-    # A saved ensemble only has to be measured, so a row can be removed and made again without training.
-    if any(not is_saved(session, seed, row) for row in rows.values()):
-        forking = [method.name for method in own if method.forks(setting)]
-        collectors = {name: collector for name, (collector, _) in listeners.items()}
-        _train_shared(session, seed, setting, w0, collectors, forking)
-    for name, row in rows.items():
-        if row not in measured:
-            record_collected(session, seed, setting, row, *listeners[name])
-    for method in own:
-        if method.name not in measured:
-            _run_own(session, seed, setting, w0, method)
-    for path, make in MAKERS.items():
-        for method in _chosen(session, path):
-            if method.name not in measured:
-                make(session, seed, w0, method.name, setting.members)
+class _UnitsOfSeed:
+    """The units of one seed, made in the order of its results."""
+
+    def __init__(self, experiment: Experiment, folder: RunFolder, per_epoch: int, seed: int):
+        self._experiment = experiment
+        self._folder = folder
+        self._seed = seed
+        self._setting = experiment.ensemble.setting(per_epoch)
+        self._training = experiment.pretrain.iterations(per_epoch)
+        self._units: list[Unit] = []
+        self._measuring: list[str] = []
+
+    def make(self) -> list[Unit]:
+        """Return the units."""
+        self._w0 = self._add_start(1)
+        self._add_measuring(START, partial(_record_w0, seed=self._seed), self._w0)
+        shared = self._add_shared()
+        for method in _chosen(self._experiment, "own"):
+            self._add_own(method, shared)
+        for method in _chosen(self._experiment, "trainings"):
+            self._add_deep_ensemble(method.name)
+        for method in _chosen(self._experiment, "start"):
+            run = partial(record_mc_dropout, seed=self._seed, name=method.name, samples=self._setting.members)
+            self._add_measuring(method.name, run, self._w0)
+        self._add_tidying()
+        return self._units
+
+    def _add_start(self, number: int) -> str:
+        name = "w0" if number == 1 else f"start {number}"
+        iterations = 0 if self._experiment.pretrain.weights else self._training
+        return self._add(
+            name,
+            self._folder.w0(self._seed, number).exists,
+            partial(_find_start, seed=self._seed, number=number),
+            iterations=iterations,
+        )
+
+    def _add_shared(self) -> str | None:
+        rows = _shared_rows(self._experiment)
+        if not rows:
+            return None
+        forking = [method.name for method in _chosen(self._experiment, "own") if method.forks(self._setting)]
+        shared = self._add(
+            "shared path",
+            lambda: all(self._folder.has_ensemble(self._seed, row) for row in rows.values()),
+            partial(train_shared, seed=self._seed, setting=self._setting, rows=rows, forking=forking),
+            self._w0,
+            iterations=self._setting.iterations,
+        )
+        for row in rows.values():
+            self._add_measuring_of_path(row, shared)
+        return shared
+
+    def _add_own(self, method: Method, shared: str | None) -> None:
+        if method.periods_are_independent:
+            numbers = range(1, self._setting.members + 1)
+            needs = [self._add_period(method, number) for number in numbers]
+            run, early, iterations = join_periods, None, 0
+        else:
+            run, iterations = train_own, self._setting.iterations
+            needs, early = [self._w0], None
+            if shared is not None and method.forks(self._setting):
+                needs = [shared]
+                early = self._folder.seed_path(self._seed) / fork_file(method.name)
+                iterations -= self._setting.period
+        path = self._add(
+            method.name,
+            partial(self._folder.has_ensemble, self._seed, method.name),
+            partial(run, seed=self._seed, setting=self._setting, method=method),
+            *needs,
+            early=early,
+            iterations=iterations,
+        )
+        self._add_measuring_of_path(method.name, path)
+
+    def _add_period(self, method: Method, number: int) -> str:
+        return self._add(
+            f"{method.name}, period {number}",
+            partial(has_period, self._folder, self._seed, method.name, number),
+            partial(train_period, seed=self._seed, setting=self._setting, method=method, number=number),
+            self._w0,
+            iterations=self._setting.period,
+        )
+
+    def _add_deep_ensemble(self, name: str) -> None:
+        count = self._setting.members
+        saved = self._add(
+            name,
+            partial(self._folder.has_ensemble, self._seed, name),
+            partial(save_deep_ensemble, seed=self._seed, name=name, count=count),
+            self._w0,
+            *map(self._add_start, range(2, count + 1)),
+        )
+        run = partial(record_deep_ensemble, seed=self._seed, name=name, count=count)
+        self._add_measuring(name, run, saved)
+
+    def _add_measuring_of_path(self, row: str, path: str) -> None:
+        run = partial(record_collected, seed=self._seed, setting=self._setting, row=row)
+        self._add_measuring(row, run, path)
+
+    def _add_measuring(self, row: str, run: Callable[[Session], None], *needs: str) -> None:
+        self._measuring.append(self._add(f"measure {row}", lambda: row in self._measured(), run, *needs))
+
+    def _add_tidying(self) -> None:
+        expected = expected_rows(self._experiment.ensemble.methods)
+        folder = self._folder.seed_path(self._seed)
+        self._add(
+            "tidy",
+            lambda: not unfinished_work(folder) and self._measured() >= expected,
+            lambda session: session.engine.first_does(lambda: _tidy(folder)),
+            *self._measuring,
+            by_driver=True,
+        )
+
+    def _add(
+        self,
+        name: str,
+        is_done: Callable[[], bool],
+        run: Callable[[Session], None],
+        *needs: str,
+        early: Path | None = None,
+        iterations: int = 0,
+        by_driver: bool = False,
+    ) -> str:
+        unit = Unit(f"seed {self._seed}: {name}", is_done, run, needs, early, iterations, by_driver)
+        if unit.name not in [other.name for other in self._units]:  # two methods may need the same start
+            self._units.append(unit)
+        return unit.name
+
+    def _measured(self) -> set[str]:
+        rows = require_rows(self._folder.results, ComparisonRow)
+        return {row.method for row in rows if row.seed == self._seed}
 
 
-def _chosen(session: Session, path: str) -> list[Method]:
+def _chosen(experiment: Experiment, path: str) -> list[Method]:
     """Return the experiment's methods of a path, in the order of the table."""
-    names = session.experiment.ensemble.methods
+    names = experiment.ensemble.methods
     return [method for method in METHODS.values() if method.path == path and method.name in names]
 
 
-def _train_shared(
-    session: Session,
-    seed: int,
-    setting: Setting,
-    w0: Weights,
-    listeners: Mapping[str, Collector],
-    forking: Sequence[str],
-) -> None:
-    """Train along the shared path that most collectors observe, and record where others leave it."""
-    folder = session.folder.of_seed(seed)
-    forks = {name: Fork(_make_collector(session, seed, setting, name, SHARED)[0]) for name in forking}
-    collectors = [*listeners.values(), *forks.values()]
-    trajectory = _make_trajectory(session, setting.schedule(), w0, collectors)
-
-    def note_forks() -> None:
-        for name, fork in forks.items():
-            if (state := fork.state(trajectory)) and session.engine.is_first:
-                save_checkpoint(folder / _fork_file(name), state)
-
-    _train(session, seed, setting, trajectory, ", ".join(listeners), SHARED, on_update=note_forks)
+def _shared_rows(experiment: Experiment) -> dict[str, str]:
+    """Return the row of each method of the shared path: all of its members, or only the last."""
+    methods = experiment.ensemble.methods
+    return {
+        name: name if name in methods else starred(name)
+        for name in dict.fromkeys(map(base_of, methods))
+        if METHODS[name].path == "shared"
+    }
 
 
-def _run_own(session: Session, seed: int, setting: Setting, w0: Weights, method: Method) -> None:
-    """Train along a method's own path, after it leaves the shared one, and measure its members."""
-    checkpoint, start = f"{method.name.lower()}.checkpoint", _fork_file(method.name)
-    collector, store = _make_collector(session, seed, setting, method.name, checkpoint, start)
-    if not is_saved(session, seed, method.name):
-        trajectory = _make_trajectory(session, method.schedule(setting), w0, [collector])
-        _train(session, seed, setting, trajectory, method.name, checkpoint, start=start)
-    record_collected(session, seed, setting, method.name, collector, store)
+def _order(experiment: Experiment) -> list[tuple[int, str]]:
+    """Return the seed and the name of each row, in the order in which one process makes them."""
+    others = [method.name for path in ("own", "trainings", "start") for method in _chosen(experiment, path)]
+    rows = [START, *_shared_rows(experiment).values(), *others]
+    return [(seed, name) for seed in experiment.seeds for row in rows for name in (starred(row), row)]
 
 
-def _fork_file(name: str) -> str:
-    return f"{name.lower()}-fork.checkpoint"
+def _find_start(session: Session, seed: int, number: int) -> None:
+    find_w0(session, seed, number)
 
 
-def _train(
-    session: Session,
-    seed: int,
-    setting: Setting,
-    trajectory: Trajectory,
-    name: str,
-    checkpoint: str,
-    *,
-    start: str | None = None,
-    on_update: Callable[[], None] | None = None,
-) -> None:
-    folder = session.folder.of_seed(seed)
-    train_resumable(
-        trajectory,
-        session.batches(seed, "ensembling"),
-        session.engine,
-        session.task,
-        iterations=setting.iterations,
-        seed=seed,
-        checkpoint=folder / checkpoint,
-        checkpoint_seconds=session.experiment.engine.checkpoint_seconds,
-        reporter=session.reporter,
-        name=f"seed {seed}: {name}",
-        log=session.open_log(f"seed {seed}: {name}"),
-        start=folder / start if start else None,
-        on_update=on_update,
-    )
-
-
-def _make_trajectory(
-    session: Session, schedule: Schedule, w0: Weights, collectors: Sequence[Collector]
-) -> Trajectory:
-    settings = session.experiment.ensemble
-    model = session.build_model()
-    load_weights(model, w0)
-    optimizer = make_optimizer(model, settings, rate=settings.high)
-    return Trajectory(model, optimizer, schedule, collectors)
-
-
-def _make_collector(
-    session: Session, seed: int, setting: Setting, name: str, *checkpoints: str
-) -> tuple[Collector, MemberStore]:
-    """Return a new collector and its store; members that no checkpoint knows were left by a killed run."""
-    of_seed = session.folder.of_seed(seed)
-    folder = of_seed / MEMBERS / name
-
-    def forget() -> None:
-        if not any((of_seed / checkpoint).exists() for checkpoint in checkpoints):
-            shutil.rmtree(folder, ignore_errors=True)
-
-    session.engine.first_does(forget)
-    store = MemberStore(
-        folder,
-        session.folder.ensemble(seed, name),
-        lambda weights: session.with_fresh_batch_norm(weights, seed),
-        writes=session.engine.is_first,
-    )
-    return make_collector(name, setting, seed=seed, store=store), store
+def _record_w0(session: Session, seed: int) -> None:
+    w0 = session.make_ensemble([find_w0(session, seed)], method=START, iterations=[0])
+    record_ensemble(session, seed, START, w0)
 
 
 def _tidy(folder: Path) -> None:
     """Remove what only an unfinished run needs."""
-    shutil.rmtree(folder / MEMBERS, ignore_errors=True)
-    # The w0s after the first are members of a deep ensemble, which is saved by now.
-    for file in (*folder.glob("*.checkpoint"), *folder.glob("w0-*.safetensors*")):
-        file.unlink()
+    for path in unfinished_work(folder):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

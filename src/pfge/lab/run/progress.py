@@ -19,10 +19,12 @@ class Reporter:
     Args:
         console: Where to; what is written to standard error does not disturb results.
         quiet: Whether to show nothing, as all processes but the first do.
+        bars: Whether a terminal may have bars; several processes would overwrite each other's.
     """
 
-    def __init__(self, console: Console | None = None, *, quiet: bool = False):
-        self._console = console or Console(stderr=True, quiet=quiet)
+    def __init__(self, console: Console | None = None, *, quiet: bool = False, bars: bool = True):
+        self.quiet = quiet
+        self._console = console or Console(stderr=True, quiet=quiet, force_terminal=None if bars else False)
 
     def say(self, text: str) -> None:
         """Write one line."""

@@ -2,16 +2,18 @@
 
 import json
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from filelock import lock_descriptor
 
 from pfge.lab.run.results import MeasuredRow, ResultRow
 from pfge.lab.run.typed_json import LaterVersionError, ResultError
 from pfge.storage.atomic_files import sync_folder
 from pfge.storage.bounded_files import UnreadableFileError, read_bounded
-from pfge.storage.files import StorageError
+from pfge.storage.files import StorageError, write_text
 from pfge.storage.seals import BrokenSealError, is_sealed, seal, unseal
 from pfge.tasks import Task
 
@@ -27,9 +29,13 @@ class ReadLines(Generic[Row]):
 
 
 def append_row(path: Path, row: ResultRow) -> None:
-    """Add one row with the SHA-256 of its content; it is on disk when this returns."""
-    _drop_torn_line(path)
+    """Add one row with the SHA-256 of its content; it is on disk when this returns.
+
+    Processes that do so at once wait for each other.
+    """
     with path.open("a", encoding="utf-8") as file:
+        lock_descriptor(file.fileno())
+        _drop_torn_line(path)
         file.write(json.dumps(seal(row.to_json()), ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -73,6 +79,20 @@ def require_rows(path: Path, kind: type[Row], task: Task | None = None) -> list[
             raise StorageError(f"line {number} of {path} cannot be used: {found}")
         rows.append(found)
     return rows
+
+
+def put_in_order(path: Path, kind: type[Row], order: Sequence[Hashable]) -> None:
+    """Put the rows of a file in the order of these keys, and others behind them; no process may add one.
+
+    Raises:
+        StorageError: A line is not such a row.
+    """
+    keys = [row.key for row in require_rows(path, kind)]
+    places = {key: place for place, key in enumerate(order)}
+    wanted = sorted(range(len(keys)), key=lambda number: places.get(keys[number], len(places)))
+    if wanted != list(range(len(keys))):
+        lines = _split(path)
+        write_text(path, "".join(f"{lines[number].decode()}\n" for number in wanted))
 
 
 def unsealed_lines(path: Path) -> list[int]:
@@ -125,8 +145,6 @@ def _has_no_version(value: Any) -> bool:
 
 
 def _drop_torn_line(path: Path) -> None:
-    if not path.exists():
-        return
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     if whole < len(data):

@@ -13,16 +13,23 @@ class Fork(Collector):
 
     Until PFGE's first restart its path is that of the listeners, so one run serves them all; from
     there a second trajectory continues with the state that `state` gives.
+
+    Args:
+        collector: The one that restarts.
+        is_recorded: Whether its first restart was recorded before. Then the collector is not used at all,
+            because the second trajectory may be under way.
     """
 
-    def __init__(self, collector: Collector):
+    def __init__(self, collector: Collector, *, is_recorded: bool = False):
         self.collector = collector
         self._restart: Restart | None = None
-        self._left = False
+        self._is_recorded = is_recorded
+        self._left = is_recorded
 
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
         """Begin the collector."""
-        self.collector.begin(weights, buffers)
+        if not self._is_recorded:
+            self.collector.begin(weights, buffers)
 
     def due(self, iteration: int) -> bool:
         """Return whether the collector needs these weights; it needs none after its first restart."""
@@ -64,8 +71,9 @@ class Fork(Collector):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state."""
-        self._left = state["left"]
-        self.collector.load_state_dict(state["collector"])
+        if not self._is_recorded:
+            self._left = state["left"]
+            self.collector.load_state_dict(state["collector"])
 
     def __repr__(self) -> str:
         return f"Fork({self.collector})"

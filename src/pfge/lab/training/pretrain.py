@@ -75,7 +75,7 @@ def _find_and_measure(session: Session, seed: int) -> StartWeights:
 
 def pretraining_iterations(session: Session, seed: int) -> int:
     """Return how many updates it takes to train w0."""
-    return max(round(session.experiment.pretrain.epochs * session.batches(seed, "pretraining").per_epoch), 1)
+    return session.experiment.pretrain.iterations(session.batches(seed, "pretraining").per_epoch)
 
 
 def _make_w0(session: Session, seed: int, number: int) -> nn.Module:

@@ -1,0 +1,1 @@
+"""Units of work of an experiment, and the launchers that run them."""

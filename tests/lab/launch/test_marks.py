@@ -1,0 +1,64 @@
+"""Marks tell which units run and why others failed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pfge.lab.launch import marks as module
+from pfge.lab.launch.marks import Marks
+from pfge.lab.run.folder import RunFolder
+from pfge.storage.files import StorageError
+
+HOLDING = """
+import sys
+from pathlib import Path
+from pfge.lab.launch.marks import Marks
+from pfge.lab.run.folder import RunFolder
+with Marks(RunFolder(Path(sys.argv[1]))).held("seed 1: w0"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_unit_runs_in_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    marks = Marks(RunFolder(tmp_path))
+    assert not marks.is_running("seed 1: w0")
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", HOLDING, str(tmp_path)], stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        assert marks.is_running("seed 1: w0")
+        assert not marks.is_running("seed 2: w0")
+        with (
+            pytest.raises(StorageError, match=r"seed 1: w0 is run by another process in .*; wait for it"),
+            marks.held("seed 1: w0"),
+        ):
+            pass
+        other.kill()
+    assert not marks.is_running("seed 1: w0")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(ValueError("lower\nthe rate"), "lower the rate"), (RuntimeError("broken"), "RuntimeError: broken")],
+)
+def test_the_reason_of_a_failure_stays_until_the_next_attempt(
+    tmp_path: Path, error: Exception, reason: str
+) -> None:
+    marks = Marks(RunFolder(tmp_path))
+    with pytest.raises(type(error)), marks.held("seed 1: FGE*"):
+        raise error
+    assert marks.failure("seed 1: FGE*") == reason
+    with marks.held("seed 1: FGE*"):
+        assert marks.failure("seed 1: FGE*") is None
+
+
+def test_marks_are_removed_at_the_end(tmp_path: Path) -> None:
+    marks = Marks(RunFolder(tmp_path))
+    with marks.held("seed 1: w0"):
+        pass
+    marks.remove()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,59 @@
+"""Units in several processes on one machine: the bytes are those of one process."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pfge.lab.config.schema import ConfigError
+from pfge.lab.launch.driver import UnitsMissingError
+from tests.lab.tiny import counted_steps, outcome, run, tiny
+
+METHODS = "ensemble.methods=['FGE','SWAG','PFGE','Star','DeepEnsemble']"
+
+
+def methods_in(folder: Path) -> list[str]:
+    return [json.loads(line)["method"] for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def test_two_processes_make_the_bytes_of_one(tmp_path: Path) -> None:
+    chosen = (METHODS, "seeds=[2,1]", "data.halve_test=true")
+    with counted_steps() as steps:
+        rows = run(tiny(*chosen, "engine.launcher=here:2"), tmp_path / "two")
+    assert steps == [0]  # none of them in this process
+    assert run(tiny(*chosen), tmp_path / "one") == rows
+    assert outcome(tmp_path / "two") == outcome(tmp_path / "one")
+    names = [sorted(path.name for path in (tmp_path / run).iterdir()) for run in ("one", "two")]
+    assert names[0] == names[1]
+    seeds = [sorted(path.name for path in (tmp_path / run / "seed-1").iterdir()) for run in ("one", "two")]
+    assert seeds == [["ensembles", "scores", "w0.safetensors", "w0.safetensors.sha256"]] * 2
+
+
+def test_what_fails_in_workers_leaves_the_rest_and_the_results_of_it(tmp_path: Path) -> None:
+    experiment = tiny(
+        "ensemble.methods=['SWA','DeepEnsemble']",
+        "ensemble.high=1e30",
+        "ensemble.low=1e30",
+        "engine.launcher=here:2",
+    )
+    with pytest.raises(UnitsMissingError) as caught:
+        run(experiment, tmp_path)
+    assert str(caught.value).startswith(
+        f"3 parts of {tmp_path} are missing; seed 1: shared path failed 3 times: "
+    )
+    assert "holds NaN or infinity at iteration 2" in str(caught.value)
+    assert "left out, as they need it: seed 1: measure SWA, seed 1: tidy" in str(caught.value)
+    assert methods_in(tmp_path) == ["w0", "DeepEnsemble"]
+
+
+@pytest.mark.parametrize("launcher", ["there", "here:0", "here:-1", "here:two", "here:", "here:12345"])
+def test_a_launcher_that_is_none_is_refused(launcher: str) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.launcher must be here, or here:N for N processes, got"):
+        tiny(f"engine.launcher='{launcher}'")
+
+
+def test_a_run_may_be_continued_by_another_launcher(tmp_path: Path) -> None:
+    run(tiny("ensemble.methods=['SWA']", "engine.launcher=here:2"), tmp_path)
+    with counted_steps() as steps:
+        run(tiny("ensemble.methods=['SWA']"), tmp_path)
+    assert steps == [0]

@@ -1,0 +1,31 @@
+"""Which units of an experiment are run, and when each may start."""
+
+from pathlib import Path
+
+from pfge.lab.launch.unit import Unit, units_to_run
+
+
+def unit(name: str, *needs: str, done: bool = False, early: Path | None = None) -> Unit:
+    return Unit(name, lambda: done, lambda _: None, needs, early)
+
+
+def test_units_that_are_not_done_are_run_in_their_order() -> None:
+    units = [unit("a"), unit("b", "a", done=True), unit("c", "a"), unit("d", "b", "c")]
+    assert [found.name for found in units_to_run(units)] == ["a", "c", "d"]
+
+
+def test_what_only_finished_units_need_is_not_made_again() -> None:
+    units = [unit("start"), unit("members", "start", done=True), unit("measure", "members")]
+    assert [found.name for found in units_to_run(units)] == ["measure"]
+
+
+def test_a_unit_starts_when_nothing_that_it_needs_is_open() -> None:
+    assert unit("c", "a", "b").may_start({"c": None})
+    assert not unit("c", "a", "b").may_start({"b": None, "c": None})
+
+
+def test_a_file_may_be_enough_for_a_unit_to_start(tmp_path: Path) -> None:
+    waiting = unit("own path", "shared path", early=tmp_path / "fork")
+    assert not waiting.may_start({"shared path": None})
+    (tmp_path / "fork").touch()
+    assert waiting.may_start({"shared path": None})
