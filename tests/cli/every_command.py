@@ -24,6 +24,7 @@ WITHOUT_THE_CONFIG_OF_A_RUN = {
     "plan": ["--memory", "1MB", "--epochs", "40", "--model", "small_conv", "--classes", "10"],
     "compare": _SAME_RUN,
     "pretrain": _SAME_RUN,
+    "status": ["."],
     "table": ["."],
     "report": ["."],
     "average": ["seed-1/w0.safetensors", "--out", "mean.safetensors"],

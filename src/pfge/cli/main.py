@@ -28,6 +28,7 @@ from pfge.cli import (
     predict,
     pretrain,
     report,
+    status,
     table,
     verify,
 )
@@ -38,6 +39,7 @@ COMMANDS = (
     plan,
     compare,
     pretrain,
+    status,
     evaluate,
     table,
     report,

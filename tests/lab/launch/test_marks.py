@@ -56,6 +56,12 @@ def test_the_reason_of_a_failure_stays_until_the_next_attempt(
         assert marks.failure("seed 1: FGE*") is None
 
 
+def test_a_reason_gives_no_orders_to_a_terminal(tmp_path: Path) -> None:
+    marks = Marks(RunFolder(tmp_path))
+    marks.note_failure("seed 1: w0", "é \x1b[2J\n")
+    assert marks.failure("seed 1: w0") == "é ?[2J?"
+
+
 def test_marks_are_removed_at_the_end(tmp_path: Path) -> None:
     marks = Marks(RunFolder(tmp_path))
     with marks.held("seed 1: w0"):

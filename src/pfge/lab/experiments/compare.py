@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from pfge.lab.config.schema import Experiment
+from pfge.lab.config.toml import load_experiment
+from pfge.lab.data.ordering import count_batches
 from pfge.lab.evaluation.record import record_collected, record_ensemble
 from pfge.lab.experiments.baselines import record_deep_ensemble, record_mc_dropout, save_deep_ensemble
 from pfge.lab.experiments.paths import (
@@ -21,6 +23,7 @@ from pfge.lab.launch.driver import UnitsMissingError
 from pfge.lab.launch.launch import launch
 from pfge.lab.launch.unit import Unit
 from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.kept_data import kept_count
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.result_lines import put_in_order, require_rows
 from pfge.lab.run.results import ComparisonRow, expected_rows
@@ -58,6 +61,18 @@ def comparison_units(experiment: Experiment, folder: RunFolder, per_epoch: int) 
     return [
         unit for seed in experiment.seeds for unit in _UnitsOfSeed(experiment, folder, per_epoch, seed).make()
     ]
+
+
+def units_of_run(folder: RunFolder) -> list[Unit]:
+    """Return the units of the comparison in a folder, for looking at them: its data is not read.
+
+    Raises:
+        StorageError: There is no run, or it has not begun.
+    """
+    folder.require_run()
+    experiment = load_experiment(folder.config)
+    per_epoch = count_batches(kept_count(folder, "train"), experiment.data.batch_size)
+    return comparison_units(experiment, folder, per_epoch)
 
 
 class _UnitsOfSeed:

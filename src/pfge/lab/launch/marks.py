@@ -60,11 +60,13 @@ class Marks:
         """Return why a unit failed the last time that it ran, if it did."""
         try:
             with self._file(unit, "failed").open(encoding="utf-8", errors="replace") as file:
-                return file.read(LONGEST)
+                text = file.read(LONGEST)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StorageError(f"{self._file(unit, 'failed')} cannot be read: {error.strerror}") from None
+        # The file may come from a stranger, and a terminal obeys what is not printable.
+        return "".join(character if character.isprintable() else "?" for character in text)
 
     def remove(self) -> None:
         """Remove all marks: the run is finished."""

@@ -14,7 +14,7 @@ import torch
 
 from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import differences, load_experiment, seal_toml, to_toml
-from pfge.lab.run.locks import hold_lock
+from pfge.lab.run.locks import hold_lock, is_locked
 from pfge.lab.run.trust import load_run_config
 from pfge.methods import START, base_of, is_starred
 from pfge.storage.atomic_files import is_leftover, make_folder, remove_leftovers
@@ -113,9 +113,13 @@ class RunFolder:
             StorageError: There is none.
             ConfigError: It names functions or paths, and is not trusted.
         """
+        self.require_run()
+        return load_run_config(self.config, overrides, trust_code=trust_code, reads_data=reads_data)
+
+    def require_run(self) -> None:
+        """Raise a StorageError unless the folder has a run."""
         if not self.config.exists():
             raise StorageError(f"{self.path} is not a run folder; make one by pfge compare --out {self.path}")
-        return load_run_config(self.config, overrides, trust_code=trust_code, reads_data=reads_data)
 
     def has_begun(self) -> bool:
         """Return whether there is work of any seed."""
@@ -150,6 +154,18 @@ class RunFolder:
     def curve(self, seed: int, method: str, first: int) -> Path:
         """Return the file of the bends of the curve from a member, counted from 1, to the next."""
         return self.seed_path(seed) / "curves" / f"{method}-{first}.bends"
+
+    def is_in_use(self) -> bool:
+        """Return whether a process has opened the folder."""
+        return is_locked(self.path / LOCK)
+
+    def require_same_config(self, experiment: Experiment) -> None:
+        """Raise a StorageError if the folder has a run whose results another config gave."""
+        if self.config.exists() and (differing := differences(load_experiment(self.config), experiment)):
+            raise StorageError(
+                f"{self.path} was made with another config, where this one has {'; '.join(differing[:3])}; "
+                "run it with the same config, or give another --out"
+            )
 
     @contextmanager
     def opened(self, experiment: Experiment) -> Iterator[None]:
@@ -197,11 +213,7 @@ class RunFolder:
             ) from None
 
     def _describe(self, experiment: Experiment) -> None:
-        if self.config.exists() and (differing := differences(load_experiment(self.config), experiment)):
-            raise StorageError(
-                f"{self.path} was made with another config, where this one has {'; '.join(differing[:3])}; "
-                "run it with the same config, or give another --out"
-            )
+        self.require_same_config(experiment)
         if (
             not self.results.exists()
         ):  # w0 may come from another command; the environment describes the results

@@ -52,6 +52,20 @@ def require_same_data(folder: RunFolder, settings: DataSettings, splits: Splits)
         )
 
 
+def kept_count(folder: RunFolder, part: str) -> int:
+    """Return how many examples a part of a run's data has, "train", "validation" or "test".
+
+    Raises:
+        StorageError: The run has no fingerprint.
+    """
+    if not folder.data.exists():
+        raise StorageError(
+            f"{folder.path} has no fingerprint of its data, which pfge compare writes when it starts; "
+            f"run pfge compare --out {folder.path}"
+        )
+    return _parse(folder, read_json_object(folder.data).get(part)).count
+
+
 def _parse(folder: RunFolder, found: Any) -> Fingerprint:
     kinds = {field.name: int if field.name == "count" else str for field in fields(Fingerprint)}
     is_one = isinstance(found, dict) and {name: type(value) for name, value in found.items()} == kinds
