@@ -128,6 +128,41 @@ def test_workers_that_read_a_dataset_may_be_killed_with_the_run(workplace: Path)
     assert outcome(out) == outcome(workplace / "whole")
 
 
+def workers_of(driver: int) -> list[int]:
+    """Return the processes that run units for a driver; its others watch over resources."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            line = (folder / "cmdline").read_text()
+        except OSError:  # it has ended
+            continue
+        if int(parent) == driver and "spawn_main" in line:
+            found.append(int(folder.name))
+    return found
+
+
+def test_workers_and_drivers_may_be_killed_at_any_moment(workplace: Path) -> None:
+    """Five times, a worker and then its driver are killed, each at a random moment."""
+    methods = "ensemble.methods=['FGE','PFGE','Star','DeepEnsemble']"
+    settings = (*SETTINGS, "seeds=[1,2]", methods)
+    two = (*settings, "engine.launcher=here:2")
+    out, chosen = workplace / "killed", random.Random(5)
+    for _ in range(5):
+        driver = start(workplace, out, two)
+        deadline = time.monotonic() + PATIENCE
+        while not (workers := workers_of(driver.pid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(chosen.uniform(0, 8))  # some are killed while they import torch, others at work
+        os.kill(chosen.choice(workers), signal.SIGKILL)
+        kill_when(driver, lambda: True, delay=chosen.uniform(0, 4))
+    finish(start(workplace, out, two))
+    finish(start(workplace, workplace / "whole", settings))
+    assert outcome(out) == outcome(workplace / "whole")
+    names = [sorted(file.name for file in folder.iterdir()) for folder in (out, workplace / "whole")]
+    assert names[0] == names[1]
+
+
 def test_a_second_process_on_the_same_folder_is_refused(workplace: Path) -> None:
     out = workplace / "run"
     first = start(workplace, out)
