@@ -47,7 +47,7 @@ def count_strikes(folder: Path) -> dict[str, dict[str, dict[str, int]]]:
     for action, number in ACTIONS.items():
         found[action] = {}
         for index, name in enumerate(PROGRAMS):
-            place = folder / f"{action}-{index}"
+            place = folder / f"strike-{len(found)}-{index}"  # a path to preload must not have a space
             place.mkdir()
             outcome = strike_everywhere(place, [name], number)[name]
             found[action][name] = {column: len(getattr(outcome, column)) for column in columns}
