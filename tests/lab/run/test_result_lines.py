@@ -99,7 +99,7 @@ import sys
 from dataclasses import replace
 from tests.lab.run.test_result_lines import FIRST, Path, append_row
 for number in range(25):
-    append_row(Path(sys.argv[1]), replace(FIRST, method=sys.argv[2] * 3000 + str(number)))
+    append_row(Path(sys.argv[1]), replace(FIRST, method=sys.argv[2] + str(number)))
 """
 
 
