@@ -66,7 +66,8 @@ def test_lines_that_are_no_results_are_named_and_left_out(capsys: Captured, fold
     )
     assert said[-2] == "line 25 of results.jsonl is left out: it repeats line 14; remove that line"
     for kind in ("html", "markdown", "latex", "csv"):
-        assert len(printed(capsys, "report", str(folder), "--format", kind)[1]) == len(said)
+        where = ["--out", str(folder / "tables")] if kind == "csv" else []
+        assert len(printed(capsys, "report", str(folder), "--format", kind, *where)[1]) == len(said)
     assert "Line 25 of results.jsonl is left out" in (folder / "report.html").read_text()
 
 
@@ -75,7 +76,7 @@ def test_numbers_at_the_edge_of_floats_are_shown_or_refused(capsys: Captured, fo
         for seed, value in ((3, 1e300), (4, -1e300), (5, 1e99), (6, -1e99)):
             odd = {"accuracy": value, "nll": value, "ece": value}
             file.write(json.dumps(result("SWA", seed) | {"test": odd}) + "\n")
-    for command in (["table"], ["report"], ["report", "--format", "csv"]):
+    for command in (["table"], ["report"], ["report", "--format", "latex"]):
         _, said = printed(capsys, command[0], str(folder), *command[1:])
         assert [text[:7] for text in said] == ["line 15", "line 16"]
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
@@ -44,11 +45,14 @@ def test_a_run_that_stopped_anywhere_ends_with_the_same_bytes(whole: Path, tmp_p
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
-def test_the_commands_take_such_a_run(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ensemble = str(whole / "seed-1" / "ensembles" / "PFGE")
+def test_the_commands_take_such_a_run(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_folder = copytree(whole, tmp_path / "run")  # as a temperature is saved
+    ensemble = str(run_folder / "seed-1" / "ensembles" / "PFGE")
     settings = ["--set", DATA, "--set", MODEL]
     assert main(["evaluate", ensemble, *settings, "--calibrate", "pooled"]) == 0
-    assert main(["diagnose", str(whole), *settings]) == 0
+    assert main(["diagnose", str(run_folder), *settings]) == 0
     capsys.readouterr()
     for arguments, message in (
         (["evaluate", ensemble, "--corruptions", "noise"], "corrupting inputs needs pictures"),
