@@ -76,7 +76,7 @@ def peak_memory(call: str) -> int:
     """Return the peak resident bytes of a process that calls a function of this module."""
     code = f"from benchmarks.evaluation import *; {call}"
     # Without the threshold, the C library keeps freed blocks of which none shows what is needed.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "100000"}
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "10000"}
     run = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
     )
