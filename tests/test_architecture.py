@@ -20,6 +20,8 @@ ROWS: dict[str, list[set[str]]] = {
         {"sharding"},
         {"frozen"},
         {"schedules", "weights"},
+        {"averages", "finite"},
+        {"live_weights"},
         {"metrics", "forward"},
         {"calibration", "batch_norm"},
         {"tasks"},

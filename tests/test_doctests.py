@@ -11,6 +11,7 @@ import torch
 
 MODULES = [
     "pfge",
+    "pfge.averages",
     "pfge.calibration",
     "pfge.collectors",
     "pfge.compression",

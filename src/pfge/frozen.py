@@ -74,6 +74,8 @@ class FrozenParameters:
 
     def copies(self, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
         """Return the copies of the parameters that are still frozen; others are forgotten for good."""
+        if not self._copies:
+            return {}
         self._looks += 1
         parameters = dict(named)
         for name in list(self._copies):

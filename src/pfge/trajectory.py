@@ -12,17 +12,17 @@ from torch.optim import Optimizer
 
 from pfge.batch_norm import frozen_batch_norm
 from pfge.collectors.applied import require_own_weights
-from pfge.collectors.base import Collector, Restart
+from pfge.collectors.base import Collector, Restart, require_finite
 from pfge.collectors.fge import FGE
 from pfge.collectors.pfge import PFGE
 from pfge.collectors.swa import SWA
 from pfge.collectors.swag import SWAG
 from pfge.forward import repeat_batches
 from pfge.frozen import shared_part, without
+from pfge.live_weights import LiveWeights
 from pfge.schedules import CosineRestarts, Schedule, Triangular
 from pfge.sharding import keep_parts_only, require_known_split
 from pfge.weights import (
-    LiveWeights,
     Weights,
     buffer_names,
     copy_into,
@@ -146,8 +146,9 @@ class Trajectory:
         if not due:
             return
         weights = self._live.view()
+        require_finite(due[0], self.iteration, self._live.find_non_finite())  # once for all of them
         # All look at the path as it was before any of them bends it.
-        for restart in [collector.observe(self.iteration, weights) for collector in due]:
+        for restart in [collector.take(self.iteration, weights) for collector in due]:
             if restart is not None:
                 self._restart(restart)
 

@@ -1,4 +1,4 @@
-"""A point in weight space: view, copy, load, average, interpolate, measure.
+"""A point in weight space: view, copy, load, interpolate, measure.
 
 `Weights` are a dict of tensors by name: parameters and persistent buffers, as in a state dict, with the names
 that a model has outside of DDP and torch.compile. A tensor with two names, as tied ones have, appears once.
@@ -11,23 +11,18 @@ Example:
     {'weight': (2, 3), 'bias': (2,)}
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator
-from itertools import chain
+from collections.abc import Iterator
 from math import hypot
-from operator import is_
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from pfge.frozen import FrozenParameters, shared_part, without
-from pfge.sharding import any_split, in_any_process, keep_parts_only, own_parts, split_like, whole
+from pfge.frozen import shared_part, without
+from pfge.sharding import any_split, keep_parts_only, own_parts, split_like, whole
 
 __all__ = [
     "Weights",
-    "average_into",
     "copy_weights",
     "distance",
     "interpolate",
@@ -40,7 +35,6 @@ Weights = dict[str, Tensor]
 """Parameters and persistent buffers, by canonical name; a tensor with two names appears once."""
 
 _COMPILED = "_orig_mod"  # where torch.compile keeps the module it wraps
-_SHORT = 4096  # the most entries of a vector that is copied to be summed with others
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -69,63 +63,12 @@ def view_weights(model: nn.Module) -> Weights:
         [[3.0], [3.0]]
     """
     keep_parts_only(model)
-    return {name: tensor.detach() for name, tensor, _ in _named_tensors(model)}
-
-
-class LiveWeights:
-    """The live tensors of one model, as `view_weights` returns them, many times.
-
-    The modules are walked once, and again when a module, a parameter or a buffer was added, removed or
-    replaced. A view is always of the tensors that the model has now.
-
-    Args:
-        model: DDP, DataParallel and torch.compile wrappers are looked through.
-    """
-
-    def __init__(self, model: nn.Module):
-        self._model = model
-        self._frozen: FrozenParameters | None = None
-        self._walk()
-
-    def freeze(self) -> None:
-        """Let `view` give one shared copy of each parameter that is frozen now, until it changes."""
-        buffers = buffer_names(self._module)
-        self._frozen = FrozenParameters((name, p) for name, p in self._named if name not in buffers)
-
-    def live(self) -> Weights:
-        """Return the live tensors: writing to them changes the model."""
-        if not self._is_current():
-            self._walk()
-        return {name: tensor.detach() for name, tensor in self._named}
-
-    def view(self) -> Weights:
-        """Return the live tensors, and shared copies of those that are frozen."""
-        weights = self.live()
-        return weights if self._frozen is None else weights | self._frozen.copies(self._named)
-
-    def _walk(self) -> None:
-        self._module = unwrap(self._model)
-        self._named = [(name, tensor) for name, tensor, _ in _named_tensors(self._module)]
-        self._tables: list[dict[str, Any]] = [
-            table
-            for module in self._module.modules()
-            for table in (module._modules, module._parameters, module._buffers)
-        ]
-        self._entries = self._list_entries()
-
-    def _is_current(self) -> bool:
-        # Kept entries are alive, so that no other object can have their identity.
-        entries = self._list_entries()
-        same = len(entries) == len(self._entries) and all(map(is_, entries, self._entries))
-        return same and unwrap(self._model) is self._module
-
-    def _list_entries(self) -> list[Any]:
-        return list(chain.from_iterable(table.values() for table in self._tables))
+    return {name: tensor.detach() for name, tensor, _ in named_tensors(model)}
 
 
 def buffer_names(model: nn.Module) -> frozenset[str]:
     """Return the canonical names of a model's persistent buffers."""
-    return frozenset(name for name, _, is_buffer in _named_tensors(model) if is_buffer)
+    return frozenset(name for name, _, is_buffer in named_tensors(model) if is_buffer)
 
 
 def trained_names(model: nn.Module) -> frozenset[str]:
@@ -219,10 +162,11 @@ def copy_into(live: Weights, weights: Weights) -> None:
     if any_split(live):
         weights = own_parts({name: split_like(tensor, weights[name]) for name, tensor in live.items()})
         live = own_parts(live)
-    _copy_each(list(live.values()), [weights[name] for name in live])
+    copy_each(list(live.values()), [weights[name] for name in live])
 
 
-def _copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
+def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy tensors into others, one into each."""
     if targets and all(type(target) is Tensor for target in targets):
         torch._foreach_copy_(targets, sources)
     else:  # subclasses of tensors may have no such function
@@ -238,68 +182,6 @@ def accumulator(weights: Weights) -> Weights:
         else tensor.detach().clone()
         for name, tensor in weights.items()
     }
-
-
-def average_into(mean: Weights, new: Weights, count: int, copied: Collection[str] = ()) -> None:
-    """Fold new weights into the mean of `count` others, in place.
-
-        mean = mean + (new - mean) / (count + 1)
-
-    Integer and boolean tensors, and those named in `copied`, take the new value.
-
-    Args:
-        mean: The mean so far, as made by `accumulator`.
-        new: The weights that join it.
-        count: How many weights the mean holds already; 0 replaces it.
-        copied: Names of tensors whose mean would mean nothing.
-
-    Example:
-        >>> import torch
-        >>> from pfge.weights import average_into
-        >>> mean = {"w": torch.tensor(2.0), "steps": torch.tensor(20)}
-        >>> average_into(mean, {"w": torch.tensor(5.0), "steps": torch.tensor(30)}, count=2)
-        >>> mean
-        {'w': tensor(3.), 'steps': tensor(30)}
-    """
-    move_towards(mean, new, 1 / (count + 1), copied)
-
-
-@torch.no_grad()
-def move_towards(mean: Weights, new: Weights, fraction: float, copied: Collection[str] = ()) -> None:
-    """Move a point a fraction of the way to another, in place; see `average_into` for what is copied."""
-    if any_split(new):
-        mean |= {name: split_like(tensor, mean[name]) for name, tensor in new.items()}
-        mean, new = own_parts(mean), own_parts(new)
-    if shared := shared_part(new):  # the mean of what never changes is itself
-        mean |= shared
-        new = without(new, shared)
-    if unfrozen := {name: tensor for name, tensor in shared_part(mean).items() if name in new}:
-        mean |= accumulator(unfrozen)
-    lerped, latest = _Groups(), _Groups()
-    for name, tensor in new.items():
-        kept = mean[name]
-        if kept.stride() != tensor.stride() or kept.device != tensor.device:
-            mean[name] = kept = in_memory_order_of(tensor, kept)
-        averaged = is_averaged(tensor) and name not in copied
-        if averaged and tensor.dtype != kept.dtype:
-            # One at a time: together, wider copies would take the memory of another mean.
-            kept.lerp_(tensor.to(kept.dtype), fraction)
-            continue
-        group = (lerped if averaged else latest)[tensor.dtype, tensor.device]
-        group[0].append(kept)
-        group[1].append(tensor)
-    for means, tensors in lerped.values():
-        torch._foreach_lerp_(means, tensors, fraction)
-    for means, tensors in latest.values():
-        _copy_each(means, tensors)
-
-
-class _Groups(dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]]):
-    """Pairs of tensors by type and device, as torch's fast foreach functions need them."""
-
-    def __missing__(self, key: tuple[torch.dtype, torch.device]) -> tuple[list[Tensor], list[Tensor]]:
-        self[key] = ([], [])
-        return self[key]
 
 
 def in_memory_order_of(like: Tensor, tensor: Tensor) -> Tensor:
@@ -382,37 +264,6 @@ def is_averaged(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-@torch.no_grad()
-def find_non_finite(weights: Weights) -> str | None:
-    """Return the name of the first tensor that holds NaN or infinity, or None."""
-    if any_split(weights):  # all processes must come to the same answer, or some would wait for the others
-        name = find_non_finite(own_parts(weights))
-        found = in_any_process(name is not None, weights)
-        return name or ("another process's part of the weights" if found else None)
-    # One NaN or infinity makes a sum NaN or infinite, so finite sums settle it, without a temporary copy of
-    # large tensors and with one wait for the device. A sum may also overflow: then each entry is looked at.
-    if shared := shared_part(weights):  # known to be finite
-        weights = without(weights, shared)
-    sums: list[Tensor] = []
-    short: defaultdict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
-    for tensor in weights.values():
-        if not is_averaged(tensor):
-            continue
-        if tensor.dim() == 1 and tensor.numel() <= _SHORT and type(tensor) is Tensor:
-            short[tensor.dtype, tensor.device].append(tensor)
-        else:
-            sums.append(tensor.sum())
-    for (dtype, _), tensors in short.items():  # many, as those of BatchNorm: one sum is faster
-        sums.append(torch.cat(tensors).sum(dtype=torch.promote_types(dtype, torch.float32)))
-    if not sums:
-        return None
-    device = sums[0].device
-    if torch.stack([s if s.device == device else s.to(device) for s in sums]).isfinite().all():
-        return None
-    averaged = ((name, tensor) for name, tensor in weights.items() if is_averaged(tensor))
-    return next((name for name, tensor in averaged if not tensor.isfinite().all()), None)
-
-
 def require_same_layout(first: Weights, second: Weights, first_name: str, second_name: str) -> None:
     """Raise a ValueError that lists the names and shapes in which two points differ."""
     problems = [f"only {first_name} has {name}" for name in first.keys() - second.keys()]
@@ -436,7 +287,7 @@ def _norm_of_difference(start: Tensor, end: Tensor) -> float:
     return float(torch.linalg.vector_norm(end.detach().to(wide) - start.detach().to(wide)))
 
 
-def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
     """Yield the name, the tensor and whether it is a buffer: what a state dict holds, each tensor once.
 
     One walk over the modules, as it is made at every collection.

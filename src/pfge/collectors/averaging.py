@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from pfge.averages import Move
 from pfge.collectors.base import Collector
 from pfge.frozen import shared_part, without
-from pfge.weights import Weights, accumulator, average_into, describe_weights, keep_weights, move_towards
+from pfge.weights import Weights, accumulator, describe_weights, keep_weights
 
 
 class RunningMean:
@@ -43,18 +44,23 @@ class RunningMean:
         shared = shared_part(start)
         wide = accumulator(without(start, shared))
         self._mean = {name: shared[name] if name in shared else wide[name] for name in start}
+        self._move: Move | None = None
 
     def __repr__(self) -> str:
         return f"RunningMean({describe_weights(self._mean)}, count={self.count})"
 
     def add(self, weights: Weights) -> None:
         """Count one more point."""
-        average_into(self._mean, weights, self.count, self.copied)
-        self.count += 1
+        self._go_towards(weights, 1 / (self.count + 1))
 
     def decay(self, weights: Weights, kept: float) -> None:
         """Move to kept * mean + (1 - kept) * weights instead."""
-        move_towards(self._mean, weights, 1 - kept, self.copied)
+        self._go_towards(weights, 1 - kept)
+
+    def _go_towards(self, weights: Weights, fraction: float) -> None:
+        if self._move is None or not self._move.leads_to(weights):
+            self._move = Move(self._mean, weights, self.copied)
+        self._move.make(fraction)
         self.count += 1
 
     def restart(self, *, counted: bool) -> None:

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, final
 from torch import nn
 
 from pfge.collectors.applied import apply_weights
-from pfge.weights import Weights, describe_weights, find_non_finite
+from pfge.finite import find_non_finite
+from pfge.weights import Weights, describe_weights
 
 
 @dataclass(frozen=True)
@@ -132,11 +133,7 @@ class Collector(ABC):
         """
         if not self.due(iteration):
             return None
-        if (name := find_non_finite(weights)) is not None:
-            raise ValueError(
-                f"{self} collects finite weights only, but {name} holds NaN or infinity at iteration "
-                f"{iteration}; lower the learning rate, or resume from an earlier checkpoint"
-            )
+        require_finite(self, iteration, find_non_finite(weights))
         return self.take(iteration, weights)
 
     @abstractmethod
@@ -239,6 +236,15 @@ class Collector(ABC):
         are whole periods returns the end of the last one.
         """
         return iterations
+
+
+def require_finite(collector: Collector, iteration: int, non_finite: str | None) -> None:
+    """Raise a ValueError if a tensor was found that is not finite; it is named by `non_finite`."""
+    if non_finite is not None:
+        raise ValueError(
+            f"{collector} collects finite weights only, but {non_finite} holds NaN or infinity at iteration "
+            f"{iteration}; lower the learning rate, or resume from an earlier checkpoint"
+        )
 
 
 def constructor_call(value: object, names: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pfge.finite import find_non_finite
 from pfge.packed.packed_members import (
     PackedMembers,
     PackedTensor,
@@ -15,7 +16,7 @@ from pfge.packed.packed_members import (
     pack_as_is,
 )
 from pfge.packed.quantization import Quantized, quantize, quantized_size
-from pfge.weights import Weights, find_non_finite, require_same_layout
+from pfge.weights import Weights, require_same_layout
 
 BASE_BITS = (8, 16, 32, None)
 SMALL_BITS = (16, 32)

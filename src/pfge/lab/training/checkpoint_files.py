@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pfge.collectors import RunningMean
+from pfge.finite import find_non_finite
 from pfge.lab.training.import_weights import read_start_weights
 from pfge.storage.files import StorageError, read_json_object, read_tensors
 from pfge.storage.manifest import is_inside
-from pfge.weights import Weights, find_non_finite, is_averaged, require_same_layout
+from pfge.weights import Weights, is_averaged, require_same_layout
 
 INDEX = "model.safetensors.index.json"
 IN_FOLDERS = ("model.safetensors", "pytorch_model.bin", "weights.safetensors")

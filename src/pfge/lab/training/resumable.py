@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from pfge.finite import find_non_finite
 from pfge.forward import call_model
 from pfge.lab.data import Batch, TrainingSource
 from pfge.lab.data.seeding import derive_seed
@@ -16,7 +17,7 @@ from pfge.lab.run.progress import Reporter
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 from pfge.tasks import Task
 from pfge.trajectory import Trajectory, follow
-from pfge.weights import find_non_finite, view_weights
+from pfge.weights import view_weights
 
 
 def train_resumable(

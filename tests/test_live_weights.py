@@ -1,0 +1,99 @@
+"""Views of a model in training against a new walk over its modules."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from pfge.live_weights import LiveWeights
+from pfge.weights import view_weights
+from tests.toys import assert_same_weights, make_mlp
+
+
+def replace_layer(model: nn.Module) -> None:
+    model[0] = nn.Linear(4, 8)
+
+
+def replace_parameter(model: nn.Module) -> None:
+    model[4].weight = nn.Parameter(torch.ones(3, 8))
+
+
+def replace_buffer(model: nn.Module) -> None:
+    model[1].running_mean = torch.ones(8)
+
+
+def tie(model: nn.Module) -> None:
+    model[1].bias = model[0].bias
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.to(torch.float64),
+        lambda model: model[0].weight.data.copy_(torch.ones(8, 4)),
+        lambda model: setattr(model[0].weight, "data", torch.ones(8, 4)),
+        lambda model: torch.utils.swap_tensors(model[0].weight, nn.Parameter(torch.ones(8, 4))),
+        replace_layer,
+        replace_parameter,
+        replace_buffer,
+        tie,
+        lambda model: model.append(nn.Linear(3, 2)),
+        lambda model: model.register_buffer("scale", torch.ones(1)),
+        lambda model: model[2].register_parameter("slope", nn.Parameter(torch.ones(1))),
+        lambda model: model[0].register_parameter("bias", None),
+        lambda model: weight_norm(model[0]),
+        lambda model: model.__setitem__(0, torch.compile(model[0])),
+    ],
+)
+def test_live_weights_are_those_that_the_model_has_now(change: Callable[[nn.Module], object]) -> None:
+    model = make_mlp()
+    live = LiveWeights(model)
+    live.view()
+    change(model)
+    assert_same_weights(live.view(), view_weights(model))
+    live.view()["4.bias"].fill_(7.0)
+    assert model[4].bias.tolist() == [7.0, 7.0, 7.0]
+
+
+def test_live_weights_walk_the_modules_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_mlp()
+    live = LiveWeights(model)
+    monkeypatch.setattr(nn.Module, "named_modules", lambda *_: pytest.fail("walked again"))
+    assert_same_weights(live.view(), dict(model.state_dict()))
+
+
+def test_views_have_the_same_tensors_while_these_stay_in_place() -> None:
+    model = make_mlp()
+    live = LiveWeights(model)
+    before, after = live.view(), live.view()
+    assert before is not after
+    assert all(before[name] is after[name] for name in before)
+
+
+def test_a_value_that_is_not_finite_is_found_when_it_appears_and_gone_with_it() -> None:
+    model = make_mlp()
+    live = LiveWeights(model)
+    live.view()
+    assert live.find_non_finite() is None
+    with torch.no_grad():
+        model[4].bias[1] = math.inf
+    assert live.find_non_finite() == "4.bias"
+    model[4].bias.data = torch.zeros(3)
+    live.view()
+    assert live.find_non_finite() is None
+
+
+def test_a_frozen_parameter_that_becomes_non_finite_is_found() -> None:
+    model = make_mlp()
+    model[0].weight.requires_grad_(False)
+    live = LiveWeights(model)
+    live.freeze()
+    live.view()
+    assert live.find_non_finite() is None
+    with torch.no_grad():
+        model[0].weight[0, 0] = math.nan
+    live.view()
+    assert live.find_non_finite() == "0.weight"
