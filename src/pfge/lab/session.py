@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -55,6 +55,8 @@ class Session:
     engine: Engine
     splits: Splits
     reporter: Reporter
+    written: dict[Path, Ensemble] = field(default_factory=dict)
+    """Ensembles that this process has written and not measured yet, by their folder."""
 
     @classmethod
     def set_up(

@@ -52,6 +52,11 @@ def save_collected(
         session.engine.wait_for_all()  # the folder is not moved before all have opened it
         task = task_to_manifest(raw.task)
         session.engine.first_does(lambda: store.save(model=raw.model, task=task, usage=raw.usage))
+        if session.engine.is_first:  # it wrote the files itself, and need not read them to check them
+            about = {"method": raw.method, "iterations": raw.iterations}
+            session.written[session.folder.ensemble(seed, row)] = session.make_ensemble(
+                store.members(), **about
+            )
         return
     if is_starred(row):
         raw = raw.last(min(setting.members, len(raw)))
@@ -72,7 +77,10 @@ def saved_ensemble(session: Session, seed: int, row: str) -> Ensemble:
 
     Temperatures that were fitted and saved since are left out: a comparison measures what a method gives.
     """
-    return session.load_ensemble(session.folder.ensemble(seed, row)).uncalibrated()
+    path = session.folder.ensemble(seed, row)
+    if (written := session.written.pop(path, None)) is not None:
+        return written
+    return session.load_ensemble(path).uncalibrated()
 
 
 def is_saved(session: Session, seed: int, method: str) -> bool:
