@@ -7,12 +7,16 @@ from pfge.collectors.stores import Store
 from pfge.methods.method import Method
 from pfge.methods.setting import Setting
 from pfge.methods.style import Style
-from pfge.schedules import CosineRestarts
+from pfge.schedules import CosineRestarts, Schedule
 
 
 def _points(setting: Setting) -> int:
     """Return how many members FGE has: SWAG has as many samples, so that both take the same memory."""
     return max((setting.iterations - (setting.phase or setting.cycle)) // setting.cycle + 1, 1)
+
+
+def _anneal_periods(setting: Setting) -> Schedule:
+    return CosineRestarts(setting.period, setting.low, setting.high)
 
 
 # Tables and legends have this order. Colors are the palette of Okabe and Ito; yellow is darkened on a light
@@ -100,7 +104,7 @@ _ENTRIES = (
         source="Huang et al., Snapshot Ensembles: Train 1, Get M for Free, ICLR 2017",
         path="own",
         collector=lambda setting, _seed, store: FGE(setting.period, store=store),
-        schedule=lambda setting: CosineRestarts(setting.period, setting.low, setting.high),
+        schedule=_anneal_periods,
         members="period",
         rates_title="a member each annealing",
         style=Style("#b7588a", "#dd8fbb", "right"),
@@ -113,7 +117,7 @@ _ENTRIES = (
         collector=lambda setting, _seed, store: Star(
             setting.period, tail=setting.tail_of(setting.period), store=store
         ),
-        schedule=lambda setting: CosineRestarts(setting.period, setting.low, setting.high),
+        schedule=_anneal_periods,
         members="period",
         periods_are_independent=True,
         averages=True,

@@ -36,16 +36,20 @@ class IdxData:
     normalization: Normalization
 
 
+def _of_files(*md5: str) -> dict[str, str]:
+    """Return the md5 of each file; all data sets in this format have the same four."""
+    parts = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    return {f"{part}-ubyte": value for part, value in zip(parts, md5, strict=True)}
+
+
 MNIST = IdxData(
     name="mnist",
     folders=("mnist", "MNIST/raw"),
     url="https://ossci-datasets.s3.amazonaws.com/mnist",
-    md5={
-        "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
-        "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
-        "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
-    },
+    md5=_of_files(
+        *("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432"),
+        *("9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
+    ),
     class_names=tuple("0123456789"),
     normalization=Normalization((0.1307,), (0.3081,)),
 )
@@ -54,12 +58,10 @@ FASHION_MNIST = IdxData(
     name="fashion-mnist",
     folders=("fashion-mnist", "FashionMNIST/raw"),
     url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-    md5={
-        "train-images-idx3-ubyte": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "train-labels-idx1-ubyte": "25c81989df183df01b3e8a0aad5dffbe",
-        "t10k-images-idx3-ubyte": "bef4ecab320f06d8554ea6380940ec79",
-        "t10k-labels-idx1-ubyte": "bb300cfdad3c16e7a12a480ee83cd310",
-    },
+    md5=_of_files(
+        *("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe"),
+        *("bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
+    ),
     class_names=(
         *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
         *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
