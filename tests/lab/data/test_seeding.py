@@ -1,6 +1,7 @@
+import pytest
 import torch
 
-from pfge.lab.data.seeding import generator
+from pfge.lab.data.seeding import derive_seed, generator, seed_torch
 
 
 def first_numbers(*arguments: int | str) -> tuple[int, ...]:
@@ -25,3 +26,12 @@ def test_the_global_generator_is_left_alone():
     before = torch.get_rng_state()
     first_numbers(0, "order", 1)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("seed", [0, 2**31, 2**64 - 1, derive_seed(1, "forward", 2)])
+def test_torch_is_seeded_as_by_its_own_function(seed):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        expected = torch.rand(5)
+        seed_torch(seed)
+        assert torch.equal(torch.rand(5), expected)

@@ -114,8 +114,8 @@ def _idx(data: IdxData, request: _Request) -> Splits:
     return _without_validation(train, test, data.normalization)
 
 
-def _mnist1d(_: _Request) -> Splits:
-    return Splits(*load_mnist1d())
+def _mnist1d(request: _Request) -> Splits:
+    return Splits(*load_mnist1d(request.root))
 
 
 def _table(load: Callable[[], tuple[TensorSet, TensorSet]], task: Task, _: _Request) -> Splits:

@@ -1,5 +1,6 @@
 """Random streams that are named, so that none depends on what was drawn before."""
 
+from functools import cache
 from hashlib import blake2b
 
 import torch
@@ -18,3 +19,20 @@ def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
 def generator(seed: int, purpose: str, *numbers: int) -> torch.Generator:
     """Return a fresh CPU generator that depends on the arguments alone."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, *numbers))
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's default generators, as `torch.manual_seed` does.
+
+    Without an accelerator there is one of them. `torch.manual_seed` takes a hundred times as long there: it
+    notes the call stack for each kind of device that may come to be used.
+    """
+    if _has_accelerator():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+@cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.is_available()

@@ -4,13 +4,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from pfge.finite import find_non_finite
 from pfge.forward import call_model
 from pfge.lab.data import Batch, TrainingSource
-from pfge.lab.data.seeding import derive_seed
+from pfge.lab.data.seeding import derive_seed, seed_torch
 from pfge.lab.engine import Engine
 from pfge.lab.run.loggers import Log
 from pfge.lab.run.progress import Reporter
@@ -72,7 +71,7 @@ def train_resumable(
     last_saved = time.monotonic()
 
     def loss(_: nn.Module, batch: Batch) -> Tensor:
-        torch.manual_seed(derive_seed(seed, "forward", trajectory.iteration + 1, process))
+        seed_torch(derive_seed(seed, "forward", trajectory.iteration + 1, process))
         outputs = call_model(model, batch)
         try:
             return task.loss(outputs, batch[1])

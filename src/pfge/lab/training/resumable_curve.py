@@ -13,7 +13,7 @@ from pfge.connectivity.curves import Curve
 from pfge.connectivity.fitting import fit_curve
 from pfge.connectivity.tracing import CurveTrace, trace_curve
 from pfge.lab.data import Batch, take
-from pfge.lab.data.seeding import derive_seed, generator
+from pfge.lab.data.seeding import derive_seed, generator, seed_torch
 from pfge.lab.session import Session
 from pfge.metrics.scores import score_examples
 from pfge.schedules import pretraining_schedule
@@ -53,7 +53,7 @@ def fit_resumable(
     last_saved = time.monotonic()
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
-        torch.manual_seed(derive_seed(seed, f"forward of {stream}", done + 1))
+        seed_torch(derive_seed(seed, f"forward of {stream}", done + 1))
         return session.task.loss(session.engine.forward(model, batch).float(), batch[1])
 
     with session.reporter.task(name, iterations) as advance, torch.random.fork_rng():

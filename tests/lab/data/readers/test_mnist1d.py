@@ -1,5 +1,8 @@
 import random
+import shutil
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,10 +10,11 @@ import torch
 
 from pfge.lab.data import DataError, load_data
 from pfge.lab.data.readers.mnist1d import load_mnist1d
+from pfge.storage.recorded_tensors import write_recorded
 
 
-def test_signals_are_always_the_same_and_in_ten_classes() -> None:
-    splits = load_data("mnist1d")
+def test_signals_are_always_the_same_and_in_ten_classes(tmp_path: Path) -> None:
+    splits = load_data("mnist1d", root=tmp_path)
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (4000, 2000, 8000)
     assert splits.channels == 1
     assert splits.train.inputs.shape == (4000, 1, 40)
@@ -19,21 +23,66 @@ def test_signals_are_always_the_same_and_in_ten_classes() -> None:
     assert everything.std().item() == pytest.approx(1, abs=1e-4)
     labels = torch.cat([part.labels for part in (splits.train, splits.validation, splits.test)])
     assert labels.bincount().tolist() == [1400] * 10
-    again = load_mnist1d.__wrapped__()[0]
+    again = load_mnist1d.__wrapped__(tmp_path / "elsewhere")[0]
     assert torch.equal(again.inputs, splits.train.inputs)
 
 
-def test_generating_leaves_the_global_random_numbers_alone() -> None:
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that keeps the signals."""
+    folder = tmp_path_factory.mktemp("data")
+    load_mnist1d.__wrapped__(folder)
+    return folder
+
+
+def test_signals_are_generated_once(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = load_data("mnist1d").test
+    monkeypatch.setitem(sys.modules, "mnist1d.data", None)  # it could not generate them
+    found = load_mnist1d.__wrapped__(kept)[2]
+    assert torch.equal(found.inputs, expected.inputs)
+    assert torch.equal(found.labels, expected.labels)
+
+
+def damage(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def replace(file: Path) -> None:
+    write_recorded(file, {"inputs": torch.zeros(3, 1, 40), "labels": torch.zeros(3)})
+
+
+@pytest.mark.parametrize("spoil", [damage, replace, Path.unlink])
+def test_signals_that_were_not_kept_whole_are_generated_again(
+    kept: Path, tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
+    (file,) = tmp_path.glob("*.safetensors")
+    before = file.read_bytes()
+    spoil(file)
+    found = load_mnist1d.__wrapped__(tmp_path)[0]
+    assert torch.equal(found.inputs, load_data("mnist1d").train.inputs)
+    assert file.read_bytes() == before
+
+
+def test_signals_are_generated_where_no_file_can_be_written(kept: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way of the folder")
+    found = load_mnist1d.__wrapped__(tmp_path / "file")[1]
+    assert torch.equal(found.inputs, load_mnist1d.__wrapped__(kept)[1].inputs)
+
+
+def test_generating_leaves_the_global_random_numbers_alone(tmp_path: Path) -> None:
     random.seed(1)
     np.random.seed(1)
     expected = random.random(), np.random.rand()
     random.seed(1)
     np.random.seed(1)
-    load_mnist1d.__wrapped__()
+    load_mnist1d.__wrapped__(tmp_path)
     assert (random.random(), np.random.rand()) == expected
 
 
-def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mnist1d.data", None)
     with pytest.raises(DataError, match=r"pip install \"pfge\[mnist1d\]\""):
-        load_mnist1d.__wrapped__()
+        load_mnist1d.__wrapped__(tmp_path)
