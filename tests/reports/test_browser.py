@@ -1,99 +1,16 @@
 """The page in a real browser: charts are drawn, points can be read, methods hidden, and nothing leaves it."""
 
 import json
-import shutil
-from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pfge.reports.page.page import make_page
-from pfge.reports.run import Run
-from tests.reports.made_run import (
-    MEMBERS,
-    make_run,
-    result,
-    write_connectivity,
-    write_evaluations,
-    write_forms,
-    write_results,
-)
+from tests.reports.browsing import DESKTOP, EVIL, PHONE, needs_browser, opened
+from tests.reports.made_run import MEMBERS
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not CHROMIUM or not DRIVER,
-    reason="needs chromium and chromedriver; on Debian: apt-get install chromium chromium-driver",
-)
-
-EVIL = "<script><img src=x onerror=window.broken=1><b>mine"
-PHONE, DESKTOP = 390, 1280
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--no-first-run",
-        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_run(tmp_path_factory.mktemp("made") / "run")
-    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-    write_results(folder, [*rows, result(EVIL, 1, like="SWAG*")])
-    write_connectivity(folder)
-    write_evaluations(folder)
-    file = folder / "report.html"
-    file.write_text(make_page([Run(folder)]))
-    return file
-
-
-@pytest.fixture(scope="module")
-def page_of_forms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_run(tmp_path_factory.mktemp("made") / "formats", examples=0)
-    write_forms(folder)
-    file = folder / "report.html"
-    file.write_text(make_page([Run(folder)]))
-    return file
-
-
-@pytest.fixture(scope="module")
-def page_of_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("three")
-    runs = [Run(make_run(folder / name, examples=0)) for name in ("one", "two", EVIL)]
-    file = folder / "report.html"
-    file.write_text(make_page(runs))
-    return file
-
-
-def opened(browser: Any, page: Path, width: int, scheme: str = "light") -> Any:
-    """Open the page anew, in a window of a width."""
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    browser.get(page.as_uri())
-    return browser
+pytestmark = needs_browser
 
 
 def marks(browser: Any, method: str) -> int:

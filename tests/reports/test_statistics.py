@@ -4,6 +4,8 @@ from math import inf, isnan, nan, sqrt
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pfge.lab.run.results import ComparisonRow
 from pfge.reports.statistics import (
@@ -11,6 +13,7 @@ from pfge.reports.statistics import (
     FormatSummary,
     by_method,
     paired_metrics,
+    pareto_front,
     shown_metrics,
     summarize,
 )
@@ -75,3 +78,14 @@ def test_paired_metrics_are_the_main_ones_that_every_example_has_a_score_for() -
     rows = [row("SWA", 1), row("SWA", 2)]
     assert [metric.name for metric in shown_metrics(rows)] == ["accuracy", "nll", "ece"]
     assert [metric.name for metric in paired_metrics(rows)] == ["accuracy", "nll"]
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=8))
+def test_a_point_is_on_the_front_exactly_if_none_beats_it(points: list[tuple[int, int]]) -> None:
+    front = pareto_front(points, lambda point: point[0], lambda point: point[1])
+
+    def is_beaten(cost: int, loss: int) -> bool:
+        return any((c <= cost and v <= loss) and (c, v) != (cost, loss) for c, v in points)
+
+    assert set(front) == {(cost, loss) for cost, loss in points if not is_beaten(cost, loss)}
+    assert front == sorted(set(front))

@@ -1,6 +1,6 @@
 """Results over seeds: which method each belongs to, and means with their standard errors."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan, sqrt
 from statistics import mean, stdev
@@ -24,6 +24,7 @@ class OfMethod(Protocol):
 
 
 Found = TypeVar("Found", bound=OfMethod)
+Item = TypeVar("Item")
 
 
 def by_method(rows: Sequence[Found]) -> dict[str, list[Found]]:
@@ -193,3 +194,14 @@ def over_seeds(rows: Sequence[ComparisonRow | FormatRow]) -> list[str]:
     """Return what a note says of the numbers: nothing if there is one seed."""
     seeds = len({row.seed for row in rows})
     return [f"mean ± standard error over {seeds} seeds"] if seeds > 1 else []
+
+
+def pareto_front(
+    items: Sequence[Item], cost: Callable[[Item], float], loss: Callable[[Item], float]
+) -> list[Item]:
+    """Return the items that nothing as cheap or cheaper loses less than, by growing cost."""
+    front: list[Item] = []
+    for item in sorted(items, key=lambda item: (cost(item), loss(item))):
+        if not front or loss(item) < loss(front[-1]):
+            front.append(item)
+    return front

@@ -4,11 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pfge.reports.figures.figure import Figure, Series
-from pfge.reports.figures.tradeoff import pareto_front, tradeoff
+from pfge.reports.figures.tradeoff import tradeoff
 from pfge.reports.run import Run
 from tests.reports.figures.test_paper import drawn
 from tests.reports.made_run import MEMBERS, form_rows, make_run, result, write_forms, write_results
@@ -28,20 +26,6 @@ def with_forms(tmp_path: Path) -> Run:
 
 def points(series: Series) -> dict[str, tuple[float, float]]:
     return {n: (x, y) for n, x, y in zip(series.names, series.x, series.y, strict=True)}
-
-
-# The front
-
-
-@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=8))
-def test_a_point_is_on_the_front_exactly_if_none_beats_it(points: list[tuple[int, int]]) -> None:
-    front = pareto_front(points, lambda point: point[0], lambda point: point[1])
-
-    def is_beaten(cost: int, loss: int) -> bool:
-        return any((c <= cost and v <= loss) and (c, v) != (cost, loss) for c, v in points)
-
-    assert set(front) == {(cost, loss) for cost, loss in points if not is_beaten(cost, loss)}
-    assert front == sorted(set(front))
 
 
 # Without formats

@@ -1,19 +1,34 @@
 """The figure of a loss plane as SVG: a map of the grid, and what lies on it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
 from math import ceil, floor, log, log10
-from typing import Any
 
 from pfge.lab.run.results import Landscape, Place
 from pfge.methods import METHODS, START, find_reference, style_of
 
-SIDE, LEFT, TOP = 420, 70, 40
-WIDTH, HEIGHT = 640, 520
+SIDE, LEFT, TOP = 380, 58, 26
+WIDTH, HEIGHT = 460, 560
+BAR_TOP, BAR_HEIGHT, LEGEND_TOP = TOP + SIDE + 58, 12, TOP + SIDE + 108
+FONT_SIZE, LETTER = 14, 8
+"""Large enough for a phone, which shows the figure at three quarters of its size; a letter's mean width."""
 FINER = 4
 """Cells of the map for each cell of the grid, filled in linearly."""
 # Dark to light, in steps that look equal: low is dark blue, high is yellow.
 COLORS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 LABELS = {"train_loss": "training loss", "train_error": "training error", "test_error": "test error"}
+CURVE, TRAJECTORY, OF_W0 = "#ff7f0e", "white", "black"
+MARK = 5.5
+STYLE = f"""
+.landscape {{ width: 100%; max-width: {WIDTH * 1.25:g}px; height: auto; display: block;
+  font: {FONT_SIZE}px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; color: #1d2129; }}
+.landscape text {{ fill: currentColor; }}
+.landscape .frame {{ fill: none; stroke: currentColor; }}
+.landscape .name {{ fill: white; stroke: black; stroke-width: 3px; paint-order: stroke; font-weight: bold; }}
+.landscape .leader {{ stroke: white; }}
+@media screen and (prefers-color-scheme: dark) {{ .landscape {{ color: #e8eaee; }} }}
+"""
 
 
 def draw_landscape(found: Landscape) -> str:
@@ -31,17 +46,18 @@ def draw_landscape(found: Landscape) -> str:
     low = min(min(row) for row in found.values)
     high = max(max(row) for row in found.values)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
-        f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="landscape" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'role="img" '
         f'aria-label="{LABELS[found.quantity]} from {low:.4g} to {high:.4g} on the plane through members '
         f'{", ".join(map(str, found.members))}">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f"<style>{STYLE}</style>",
         '<g shape-rendering="crispEdges">',
         *_map(found.values, low, high),
         "</g>",
-        *_axes(xs, ys, place),
+        *_axes(found, place),
         *_marks(found, place),
-        *_legend(found, low, high),
+        *_scale_of_colors(found, low, high),
+        *_legend(found),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -87,38 +103,100 @@ def _map(values: Sequence[Sequence[float]], low: float, high: float) -> list[str
     return parts
 
 
-def _axes(xs: Sequence[float], ys: Sequence[float], place: Any) -> list[str]:
-    bottom = TOP + SIDE
-    parts = [f'<rect x="{LEFT}" y="{TOP}" width="{SIDE}" height="{SIDE}" fill="none" stroke="black"/>']
+def _axes(found: Landscape, place: Callable[[Sequence[float]], Place]) -> list[str]:
+    xs, ys, bottom = found.x, found.y, TOP + SIDE
+    first, second, _ = found.members
+    parts = [f'<rect class="frame" x="{LEFT}" y="{TOP}" width="{SIDE}" height="{SIDE}"/>']
     for value in (v for v in ticks(xs[0], xs[-1]) if xs[0] <= v <= xs[-1]):
         x = place((value, ys[0]))[0]
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{value:g}</text>')
+        parts.append(_text(x, bottom + 18, f"{value:g}", "middle"))
     for value in (v for v in ticks(ys[0], ys[-1]) if ys[0] <= v <= ys[-1]):
         y = place((xs[0], value))[1]
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
-    middle = LEFT + SIDE / 2
-    parts.append(
-        f'<text x="{middle:g}" y="{bottom + 38}" text-anchor="middle">distance in weight space</text>'
-    )
-    return parts
+        parts.append(_text(LEFT - 6, y + 5, f"{value:g}", "end"))
+    across = f"distance from member {first} towards member {second}"
+    parts.append(_text(LEFT + SIDE / 2, bottom + 38, across, "middle"))
+    middle = TOP + SIDE / 2
+    turned = f'text-anchor="middle" transform="rotate(-90 14 {middle:g})"'
+    return [*parts, f'<text x="14" y="{middle:g}" {turned}>distance from that line</text>']
 
 
-def _marks(found: Landscape, place: Any) -> list[str]:
+@dataclass(frozen=True)
+class _Point:
+    """A mark with a name, at a place of the figure."""
+
+    x: float
+    y: float
+    name: str
+    color: str
+
+
+def _points(found: Landscape, place: Callable[[Sequence[float]], Place]) -> list[_Point]:
+    members = style_of(find_reference().name).light
+    return [
+        _Point(*place(found.w0), START, OF_W0),
+        *(_Point(*place(point), name, style_of(name).light) for name, point in _means(found).items()),
+        *(_Point(*place(point), str(number), members) for number, point in enumerate(found.pfge, 1)),
+    ]
+
+
+def _marks(found: Landscape, place: Callable[[Sequence[float]], Place]) -> list[str]:
     parts = []
     trajectory = [place(p) for p in [found.w0, *(found.trajectory or [])]]
     if len(trajectory) > 1:
-        parts.append(_line(trajectory, "white", 1.2))
+        parts.append(_line(trajectory, TRAJECTORY, 1.2))
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="white"/>' for x, y in trajectory[1:]]
-    parts += [_line([place(p) for p in curve], "#ff7f0e", 2.5) for curve in found.curves]
-    x, y = place(found.w0)
-    parts.append(_labelled(x, y, START, "black"))
-    for name, point in _means(found).items():
-        x, y = place(point)
-        parts.append(_labelled(x, y, name, style_of(name).light))
-    for number, point in enumerate(found.pfge, 1):
-        x, y = place(point)
-        parts.append(_labelled(x, y, str(number), "#d62728"))
+    parts += [_line([place(p) for p in curve], CURVE, 2.5) for curve in found.curves]
+    points = _points(found, place)
+    places = _place_names(points)
+    parts += [
+        f'<line class="leader" x1="{point.x:.1f}" y1="{point.y:.1f}" x2="{x:.1f}" y2="{y - 5:.1f}"/>'
+        for point, (x, y) in zip(points, places, strict=True)
+    ]
+    parts += [
+        f'<circle cx="{point.x:.1f}" cy="{point.y:.1f}" r="{MARK}" fill="{point.color}" stroke="white"/>'
+        for point in points
+    ]
+    parts += [
+        f'<text class="name" x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{point.name}</text>'
+        for point, (x, y) in zip(points, places, strict=True)
+    ]
     return parts
+
+
+def _place_names(points: Sequence[_Point]) -> list[Place]:
+    """Return where the middle of each name's base line is: near its mark, within the map, and on no other."""
+    taken = [_Box(p.x - MARK, p.y - MARK, p.x + MARK, p.y + MARK) for p in points]
+    found = []
+    for point in points:
+        half = LETTER * len(point.name) / 2 + 2
+        choices = [
+            (point.x + across * (half + MARK + away), point.y + 5 + down * (MARK + 8 + away))
+            for away in (3, 14, 26, 40, 56)
+            for across, down in sorted(product((1, 0, -1), (-1, 0, 1)), key=lambda way: abs(way[1]) < 1)
+            if (across, down) != (0, 0)
+        ]
+        boxes = [_Box(x - half, y - FONT_SIZE, x + half, y + 3) for x, y in choices]
+        free = [i for i, box in enumerate(boxes) if box.is_in_map() and not any(map(box.overlaps, taken))]
+        best = free[0] if free else 0
+        taken.append(boxes[best])
+        found.append(choices[best])
+    return found
+
+
+@dataclass(frozen=True)
+class _Box:
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def overlaps(self, other: "_Box") -> bool:
+        apart = self.right < other.left or other.right < self.left
+        return not (apart or self.bottom < other.top or other.bottom < self.top)
+
+    def is_in_map(self) -> bool:
+        across = self.left >= LEFT and self.right <= LEFT + SIDE
+        return across and self.top >= TOP and self.bottom <= TOP + SIDE
 
 
 def _means(found: Landscape) -> dict[str, Place]:
@@ -130,38 +208,50 @@ def _line(points: Sequence[Place], color: str, width: float) -> str:
     return f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="{width}"/>'
 
 
-def _labelled(x: float, y: float, label: str, color: str) -> str:
-    return (
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5.5" fill="{color}" stroke="white"/>'
-        f'<text x="{x + 8:.1f}" y="{y - 6:.1f}" fill="white" stroke="black" stroke-width="2.5" '
-        f'paint-order="stroke" font-weight="bold">{label}</text>'
-    )
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
 
 
-def _legend(found: Landscape, low: float, high: float) -> list[str]:
-    x, steps = LEFT + SIDE + 24, 40
+def _scale_of_colors(found: Landscape, low: float, high: float) -> list[str]:
+    """Return a bar with the same spacing as the map: equal lengths are equal shares of the logarithm."""
+    steps = 40
+    offset = 0.01 * (high - low) or 1.0
     parts = [
-        f'<text x="{LEFT}" y="{TOP - 14}">{LABELS[found.quantity]} on the plane through members '
-        f"{', '.join(map(str, found.members))}</text>"
+        _text(LEFT, TOP - 9, f"{LABELS[found.quantity]}, plane through members {_listed(found.members)}")
     ]
     for step in range(steps):
-        # The same spacing as of the map: equal heights are equal shares of the logarithm.
-        offset = 0.01 * (high - low) or 1.0
         value = low - offset + offset * ((high - low + offset) / offset) ** ((step + 0.5) / steps)
-        y = TOP + SIDE - (step + 1) * SIDE / steps
+        x = LEFT + step * SIDE / steps
         parts.append(
-            f'<rect x="{x}" y="{y:.1f}" width="16" height="{SIDE / steps + 0.3:.1f}" '
+            f'<rect x="{x:.1f}" y="{BAR_TOP}" width="{SIDE / steps + 0.3:.1f}" height="{BAR_HEIGHT}" '
             f'fill="{_shade(value, low, high)}"/>'
         )
-        if step % 8 == 4 or step in (0, steps - 1):
-            parts.append(f'<text x="{x + 22}" y="{y + 9:.1f}">{value:.3g}</text>')
-    what = {f"members of {find_reference().name}": "#d62728", START: "black"}
+        if step in (0, 10, 20, 29, steps - 1):
+            anchor = {0: "start", steps - 1: "end"}.get(step, "middle")
+            at = x + (SIDE / steps if anchor == "end" else 0)
+            parts.append(_text(at, BAR_TOP + BAR_HEIGHT + 16, f"{value:.3g}", anchor))
+    return parts
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _legend(found: Landscape) -> list[str]:
+    reference = find_reference().name
+    what = {f"members of {reference}": style_of(reference).light, START: OF_W0}
     what |= {name: style_of(name).light for name in _means(found)}
-    what |= {"trajectory": "white"} if found.trajectory else {}
-    what |= {"fitted curve": "#ff7f0e"} if found.curves else {}
-    left = float(LEFT)
+    what |= {"trajectory": TRAJECTORY} if found.trajectory else {}
+    what |= {"fitted curve": CURVE} if found.curves else {}
+    parts: list[str] = []
+    x, y = float(LEFT), float(LEGEND_TOP)
     for text, color in what.items():
-        parts.append(f'<circle cx="{left}" cy="{HEIGHT - 8}" r="5" fill="{color}" stroke="black"/>')
-        parts.append(f'<text x="{left + 10}" y="{HEIGHT - 4}">{text}</text>')
-        left += 28 + 6.5 * len(text)
+        width = 34 + LETTER * len(text)
+        if x > LEFT and x + width > WIDTH:
+            x, y = float(LEFT), y + 24
+        parts.append(
+            f'<circle cx="{x + MARK:.1f}" cy="{y:.1f}" r="{MARK}" fill="{color}" stroke="currentColor"/>'
+        )
+        parts.append(_text(x + 17, y + 5, text))
+        x += width
     return parts

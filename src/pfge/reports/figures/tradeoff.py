@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log2
-from typing import TypeVar
 
 from pfge.reports.figures.figure import Figure, Panel, Series, axis_label, figure_of
 from pfge.reports.figures.paper import show_bytes
@@ -13,6 +12,7 @@ from pfge.reports.statistics import (
     Estimate,
     FormatSummary,
     paired_metrics,
+    pareto_front,
     summarize,
     summarize_formats,
 )
@@ -21,8 +21,6 @@ from pfge.tasks import Metric
 MOST_TICKS = 5
 SHORT = (("int8 base + ", ""), ("int8 base", "int8"))
 """How a format is called where there is little room."""
-
-Item = TypeVar("Item")
 
 
 def tradeoff(run: Run) -> Figure | None:
@@ -37,17 +35,6 @@ def tradeoff(run: Run) -> Figure | None:
     if of_formats:
         return _of_formats(of_methods + of_formats, metrics)
     return _of_methods(of_methods, metrics, run)
-
-
-def pareto_front(
-    items: Sequence[Item], cost: Callable[[Item], float], loss: Callable[[Item], float]
-) -> list[Item]:
-    """Return the items that nothing as cheap or cheaper loses less than, by growing cost."""
-    front: list[Item] = []
-    for item in sorted(items, key=lambda item: (cost(item), loss(item))):
-        if not front or loss(item) < loss(front[-1]):
-            front.append(item)
-    return front
 
 
 def _of_methods(rows: Sequence[FormatSummary], metrics: Sequence[Metric], run: Run) -> Figure | None:

@@ -42,9 +42,8 @@ def run_section(run: Run, key: str) -> tuple[str, dict[str, Figure]]:
         html = _figures(figures, wanted, key)
         if name == "path" and run.landscape:
             html += (
-                "<figure><figcaption><h3>The loss plane</h3><p>What lies off the plane is drawn where its "
-                f'shadow falls.</p></figcaption><div class="scroll">{draw_landscape(run.landscape)}</div>'
-                "</figure>"
+                "<figure><figcaption><h3>The loss plane</h3><p>Points off the plane are projected onto it."
+                f"</p></figcaption>{draw_landscape(run.landscape)}</figure>"
             )
         evaluated = {method for _, method, _ in run.evaluations}
         if name == "trust" and evaluated and START not in evaluated:
@@ -113,10 +112,11 @@ def _figure(figure: Figure, name: str) -> str:
 def sheet(table: Table) -> str:
     """Return a table with its heading and its note, on a card."""
     note = table.note("bold: best")
-    return (
-        f'<div class="sheet"><h3>{escape(table.heading[:1].upper() + table.heading[1:])}</h3>'
-        f"{to_html(table)}" + (f'<p class="note">{escape(note)}</p>' if note else "") + "</div>"
-    )
+    shown = table.unfolded()
+    html = to_html(shown) + (f'<p class="note">{escape(note)}</p>' if note else "")
+    if len(shown.rows) < len(table.rows):
+        html += f"<details><summary>All {len(table.rows)} rows</summary>{to_html(table)}</details>"
+    return f'<div class="sheet"><h3>{escape(table.heading[:1].upper() + table.heading[1:])}</h3>{html}</div>'
 
 
 def _numbers(panel: Panel) -> Table:

@@ -5,10 +5,16 @@ from dataclasses import dataclass
 
 from pfge.methods import START, find_reference
 from pfge.reports.figures.paper import show_bytes
-from pfge.reports.figures.tradeoff import pareto_front
 from pfge.reports.run import Run
 from pfge.reports.significance import find_gaps
-from pfge.reports.statistics import MethodSummary, measured, paired_metrics, summarize, summarize_formats
+from pfge.reports.statistics import (
+    MethodSummary,
+    measured,
+    paired_metrics,
+    pareto_front,
+    summarize,
+    summarize_formats,
+)
 from pfge.reports.tables.cells import Number
 from pfge.reports.verdicts import Gap
 from pfge.tasks import Metric

@@ -40,11 +40,13 @@ class Row:
         cells: One for each column.
         emphasized: Whether it is the one that readers look for.
         reference: Whether it is there to judge the others by, and may stand apart from them.
+        folded: Whether a page shows it only on request, as another row is better and no larger.
     """
 
     cells: Sequence[Cell]
     emphasized: bool = False
     reference: bool = False
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,10 @@ class Table:
             return None
         rows = [replace(row, cells=[row.cells[index] for index in (0, *kept)]) for row in self.rows]
         return replace(self, columns=[self.columns[index] for index in (0, *kept)], rows=rows)
+
+    def unfolded(self) -> "Table":
+        """Return the table without its folded rows."""
+        return replace(self, rows=[row for row in self.rows if not row.folded])
 
     def note(self, best: str) -> str:
         """Return the notes as a text, with a renderer's words for what marks the best number."""

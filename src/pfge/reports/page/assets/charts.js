@@ -48,8 +48,20 @@ function drawMark(parent, style, x, y, size) {
   return mark;
 }
 
-/** Draw a panel and return the SVG and its points, each with its place and its series. */
-function drawPanel(panel, styles, width) {
+/** Return the lowest and the highest places of series, errors included. */
+function placesOf(series) {
+  return {
+    xs: series.flatMap((s) => s.x),
+    ys: series.flatMap((s) => s.y.flatMap((y, i) => (s.error ? [y - s.error[i], y + s.error[i]] : [y]))),
+  };
+}
+
+/**
+ * Draw a panel and return the SVG and its points, each with its place and its series.
+ * Panels of a figure that have the name of an axis in common have its bounds in common: `sameX` and `sameY` are the
+ * series of all of them.
+ */
+function drawPanel(panel, styles, width, sameX, sameY) {
   const least = panel.series.some((s) => s.named) ? 300 : 230;
   const height = Math.round(Math.min(330, Math.max(least, width * 0.66)));
   const lines = panel.x_ticks.some(([, name]) => name.includes("\n")) ? 2 : 1;
@@ -57,8 +69,8 @@ function drawPanel(panel, styles, width) {
   const box = { left: 58, right: width - (panel.labeled ? 92 : 14), top: isNamed ? 10 : 26, bottom: height - 30 - 14 * lines };
   const svg = document.createElementNS(SVG, "svg");
   const series = panel.series;
-  const xs = series.flatMap((s) => s.x).concat(panel.x_ticks.map(([x]) => x));
-  const ys = series.flatMap((s) => s.y.flatMap((y, i) => (s.error ? [y - s.error[i], y + s.error[i]] : [y])));
+  const xs = placesOf(sameX).xs.concat(panel.x_ticks.map(([x]) => x));
+  const { ys } = placesOf(sameY);
   let [xBounds, yBounds] = [boundsOfX(xs, panel.log_x, panel.x_ticks.length > 0), extent(ys, 0.07)];
   if (panel.diagonal) {
     const low = Math.max(0, Math.floor(Math.min(...xs, ...ys) * 10) / 10);

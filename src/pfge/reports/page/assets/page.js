@@ -49,8 +49,10 @@ function drawAll() {
   hideTip();
   for (const holder of document.querySelectorAll("[data-panel]")) {
     const [name, number] = holder.dataset.panel.split("/");
-    const panel = figures[name].panels[number];
-    const series = panel.series.filter((s) => !hidden.has(s.method));
+    const panels = figures[name].panels;
+    const panel = panels[number];
+    const shown = (found) => found.flatMap(({ series }) => series.filter((s) => !hidden.has(s.method)));
+    const series = shown([panel]);
     const width = Math.round(holder.clientWidth);
     if (!width) continue;
     holder.replaceChildren();
@@ -58,7 +60,9 @@ function drawAll() {
       element(holder, "p", "note", "Every method of this chart is hidden; click one in the legend.");
       continue;
     }
-    const { svg, points } = drawPanel({ ...panel, series }, styles, width);
+    const sameX = shown(panels.filter((other) => other.x_label === panel.x_label && other.log_x === panel.log_x));
+    const sameY = shown(panels.filter((other) => other.y_label === panel.y_label));
+    const { svg, points } = drawPanel({ ...panel, series }, styles, width, sameX, sameY);
     holder.append(svg);
     listen(svg, points.sort((a, b) => Boolean(b.series.method) - Boolean(a.series.method)), panel);
   }
