@@ -17,6 +17,7 @@ from pfge.reports.tables.differences import differences_table
 from pfge.reports.tables.evaluation import evaluation_tables
 from pfge.reports.tables.formats import formats_table
 from pfge.reports.tables.methods import methods_table
+from pfge.reports.tables.paper import paper_tables
 from pfge.reports.tables.table import Table
 
 FIGURES: tuple[Callable[[Run], Figure | None], ...] = (
@@ -41,6 +42,8 @@ def report_tables(run: Run) -> list[Table]:
     if run.results:
         tables += comparison_tables(run.folder, run.results, run.formats, margins=run.margins)
     tables += connectivity_tables(run.connectivity) if run.connectivity else []
+    if run.experiment:
+        tables += paper_tables(run.experiment, run.results, run.connectivity)
     for seed, method, found in run.evaluations:
         tables += evaluation_tables(found, f"{method}, seed {seed}, {found.members} members")
     return tables
