@@ -211,7 +211,7 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
         (
             "ensemble.methods=['DE']",
             "ensemble.methods must be among SWA, EMA, FGE, FGE*, SWAG, SWAG*, PFGE, Snapshot, Star, Cosine, "
-            "MCDropout, DeepEnsemble, got 'DE'",
+            "MCDropout, TTA, DeepEnsemble, got 'DE'",
         ),
         ("ensemble.high", "an override is written key=value, got 'ensemble.high'"),
         ("model.name=resnet21", "the depth must be 6n+2, got 21 in 'resnet21'; nearest: resnet20"),

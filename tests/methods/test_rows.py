@@ -29,6 +29,7 @@ TABLE = [
     "Star",
     "Cosine",
     "MCDropout",
+    "TTA",
     "DeepEnsemble",
 ]
 

@@ -147,6 +147,12 @@ class Session:
         with torch.random.fork_rng(), torch.no_grad():
             model = self.build_model().eval()
             methods = [METHODS[base_of(row)] for row in self.experiment.ensemble.methods]
+            augmented = [method.name for method in methods if method.path == "augmented"]
+            if augmented and self.splits.normalization is None:
+                raise ConfigError(
+                    f"{augmented[0]} needs pictures, and data.name = {self.experiment.data.name!r} has none; "
+                    "leave it out of ensemble.methods"
+                )
             dropping = [method.name for method in methods if "dropout" in method.needs]
             if dropping and not has_dropout(model):
                 raise ConfigError(

@@ -27,7 +27,8 @@ class Method:
         path: Where its weights come from. "shared": its collector only watches, at the rates of
             `Setting.schedule`, so one trajectory serves all such methods. "own": its collector steers, or it
             has other rates. "trainings": each member has a training of its own. "start": w0 is used
-            otherwise, and nothing is trained or saved.
+            otherwise, and nothing is trained or saved. "augmented": so is the one model of another method,
+            `base`, on pictures that are shifted and mirrored.
         collector: Returns a new collector for a setting, a seed (for methods that sample) and a store (for
             members that are made one by one). Methods of a shared or own path have one.
         schedule: Returns the learning rate of its path.
@@ -36,6 +37,7 @@ class Method:
         periods_are_independent: Whether every period starts from w0 with a new optimizer, so that each can be
             trained by a process of its own.
         averages: Whether it keeps a running mean of weights while it trains.
+        base: The method whose one model it uses.
         starred: Whether its last members, as many as the reference has, have a row of their own (`FGE*`).
         least_cycles: How many cycles an experiment must have at the least.
         needs: What an experiment must have: "dropout" in the model, "pretraining" of w0 by the run itself.
@@ -56,12 +58,13 @@ class Method:
     name: str
     description: str
     source: str
-    path: Literal["shared", "own", "trainings", "start"]
+    path: Literal["shared", "own", "trainings", "start", "augmented"]
     collector: CollectorFactory | None = None
     schedule: Callable[[Setting], Schedule] = Setting.schedule
     members: Literal["one", "cycle", "period"] | None = None
     periods_are_independent: bool = False
     averages: bool = False
+    base: str = ""
     starred: bool = False
     least_cycles: int = 1
     needs: tuple[Literal["dropout", "pretraining"], ...] = ()
@@ -88,8 +91,8 @@ class Method:
 
     @property
     def saved(self) -> bool:
-        """Whether its ensemble is saved: all but w0 itself, used otherwise."""
-        return self.path != "start"
+        """Whether its ensemble is saved: not if the one model of another row is used otherwise."""
+        return self.path not in ("start", "augmented")
 
     def forks(self, setting: Setting) -> bool:
         """Return whether its path is the shared one up to its first restart: it steers, at the same rates."""

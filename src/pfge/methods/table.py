@@ -146,6 +146,14 @@ _ENTRIES = (
         style=Style("#8f8400", "#f0e442", "cross"),
     ),
     Method(
+        "TTA",
+        description="SWA's one model on each picture as it is, shifted and mirrored; a pass is a member.",
+        source="Krizhevsky et al., ImageNet Classification with Deep Convolutional Networks, NIPS 2012",
+        path="augmented",
+        base="SWA",
+        style=Style("#a05a2c", "#d9a066", "plus"),
+    ),
+    Method(
         "DeepEnsemble",
         description="Members that are trained independently, each from its own random start.",
         source="Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Estimation, NIPS 2017",

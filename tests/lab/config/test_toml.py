@@ -147,7 +147,7 @@ def test_an_override_below_a_value_is_refused(tmp_path: Path) -> None:
         (
             "ensemble.methods=['PFGE','DE']",
             "ensemble.methods must be among SWA, EMA, FGE, FGE*, SWAG, SWAG*, PFGE, Snapshot, Star, Cosine, "
-            "MCDropout, DeepEnsemble, got 'DE'",
+            "MCDropout, TTA, DeepEnsemble, got 'DE'",
         ),
         ("seeds=[]", "seeds must be one or more different numbers, got []"),
         ("seeds=[1,2,1]", "seeds must be one or more different numbers, got [1, 2, 1]"),

@@ -303,6 +303,16 @@ class Experiment:
                     f"a point of each, got {self.ensemble.length} with a cycle of {self.ensemble.cycle}; or "
                     "leave it out of ensemble.methods"
                 )
+            if method.base and method.base not in self.ensemble.methods:
+                raise ConfigError(
+                    f"{method.name} uses the model of {method.base}, so ensemble.methods must have both, got "
+                    f"{', '.join(self.ensemble.methods)}; add {method.base}"
+                )
+            if method.path == "augmented" and not (self.data.flip or self.data.crop_padding):
+                raise ConfigError(
+                    f"{method.name} shifts and mirrors pictures as in training, so data.crop_padding must be "
+                    "above 0 or data.flip true, got 0 and false; set one, or leave it out of ensemble.methods"
+                )
             if "pretraining" in method.needs and (self.pretrain.weights or not self.pretrain.epochs):
                 raise ConfigError(
                     f"{method.name} trains every member from its own start, so pretrain.weights must be "

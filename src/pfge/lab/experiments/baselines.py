@@ -1,9 +1,12 @@
-"""Baselines: a deep ensemble, and dropout that stays on at test time."""
+"""Baselines: a deep ensemble, dropout that stays on at test time, and augmentation at test time."""
 
+from pfge.lab.data.in_memory.augmentation import Augmentation
+from pfge.lab.evaluation.augmented_passes import augmented_passes, views_of
 from pfge.lab.evaluation.mc_dropout import mc_dropout
 from pfge.lab.evaluation.record import record_ensemble, saved_ensemble
 from pfge.lab.session import Session
 from pfge.lab.training.pretrain import find_w0, pretraining_iterations
+from pfge.methods import Method, Setting
 
 
 def save_deep_ensemble(session: Session, seed: int, name: str, count: int) -> None:
@@ -32,3 +35,20 @@ def record_mc_dropout(session: Session, seed: int, name: str, samples: int) -> N
         forward=session.engine.forward,
     )
     record_ensemble(session, seed, name, ensemble.to(session.engine.device))
+
+
+def record_augmented(session: Session, seed: int, method: Method, setting: Setting) -> None:
+    """Measure the one model of another method on pictures that are shifted and mirrored."""
+    data = session.experiment.data
+    views = views_of(Augmentation(data.crop_padding, data.flip), setting.members)
+    ensemble = augmented_passes(
+        saved_ensemble(session, seed, method.base).members[0],
+        session.build_model,
+        views,
+        session.splits.normalization_for(method.name),
+        task=session.task,
+        forward=session.engine.forward,
+        method=f"{method.name}({len(views)})",
+    )
+    iterations = setting.iterations
+    record_ensemble(session, seed, method.name, ensemble.to(session.engine.device), iterations=iterations)

@@ -9,7 +9,12 @@ from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data.ordering import count_batches
 from pfge.lab.evaluation.record import record_collected, record_ensemble
-from pfge.lab.experiments.baselines import record_deep_ensemble, record_mc_dropout, save_deep_ensemble
+from pfge.lab.experiments.baselines import (
+    record_augmented,
+    record_deep_ensemble,
+    record_mc_dropout,
+    save_deep_ensemble,
+)
 from pfge.lab.experiments.paths import (
     fork_file,
     has_period,
@@ -30,6 +35,9 @@ from pfge.lab.run.results import ComparisonRow, expected_rows
 from pfge.lab.session import Session, open_session
 from pfge.lab.training.pretrain import find_w0
 from pfge.methods import METHODS, START, Method, base_of, starred
+
+OTHER_PATHS = ("own", "trainings", "start", "augmented")
+"""The paths of methods whose rows come after those of the shared path, in this order."""
 
 
 def compare(experiment: Experiment, path: Path, reporter: Reporter) -> list[ComparisonRow]:
@@ -85,6 +93,7 @@ class _UnitsOfSeed:
         self._setting = experiment.ensemble.setting(per_epoch)
         self._training = experiment.pretrain.iterations(per_epoch)
         self._units: list[Unit] = []
+        self._path_of: dict[str, str] = {}
         self._measuring: list[str] = []
 
     def make(self) -> list[Unit]:
@@ -99,6 +108,9 @@ class _UnitsOfSeed:
         for method in _chosen(self._experiment, "start"):
             run = partial(record_mc_dropout, seed=self._seed, name=method.name, samples=self._setting.members)
             self._add_measuring(method.name, run, self._w0)
+        for method in _chosen(self._experiment, "augmented"):
+            run = partial(record_augmented, seed=self._seed, method=method, setting=self._setting)
+            self._add_measuring(method.name, run, self._path_of[method.base])
         self._add_tidying()
         return self._units
 
@@ -172,6 +184,7 @@ class _UnitsOfSeed:
         self._add_measuring(name, run, saved)
 
     def _add_measuring_of_path(self, row: str, path: str) -> None:
+        self._path_of[row] = path
         run = partial(record_collected, seed=self._seed, setting=self._setting, row=row)
         self._add_measuring(row, run, path)
 
@@ -227,7 +240,7 @@ def _shared_rows(experiment: Experiment) -> dict[str, str]:
 
 def _order(experiment: Experiment) -> list[tuple[int, str]]:
     """Return the seed and the name of each row, in the order in which one process makes them."""
-    others = [method.name for path in ("own", "trainings", "start") for method in _chosen(experiment, path)]
+    others = [method.name for path in OTHER_PATHS for method in _chosen(experiment, path)]
     rows = [START, *_shared_rows(experiment).values(), *others]
     return [(seed, name) for seed in experiment.seeds for row in rows for name in (starred(row), row)]
 
