@@ -1,6 +1,7 @@
 """Averages of weights against closed forms and against averaging tensor by tensor."""
 
 import math
+from weakref import ref
 
 import pytest
 import torch
@@ -113,3 +114,16 @@ def test_a_move_is_for_the_tensors_that_it_was_made_for() -> None:
     assert move.leads_to(dict(new))
     assert not move.leads_to({"a": new["a"]})
     assert not move.leads_to({"a": new["a"], "b": torch.zeros(1)})
+
+
+def test_a_move_keeps_nothing_of_where_it_leads_in_memory() -> None:
+    new = {"w": torch.ones(3), "b": torch.ones(3).bfloat16(), "n": torch.tensor(1)}
+    mean = accumulator(new)
+    move = Move(mean, new)
+    alive = [ref(tensor) for tensor in new.values()]
+    move.make(0.5)
+    del new
+    assert [tensor() for tensor in alive] == [None, None, None]
+    assert not move.leads_to(mean)
+    with pytest.raises(RuntimeError, match="are gone"):
+        move.make(0.5)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from operator import is_
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -40,7 +41,8 @@ def average_into(mean: Weights, new: Weights, count: int, copied: Collection[str
 class Move:
     """Steps of one point of weight space towards another, whose values change between two steps.
 
-    The pairs of tensors are sorted once by what happens to them. See `average_into` for what is copied.
+    The pairs of tensors are sorted once by what happens to them. See `average_into` for what is copied. Where
+    it leads to must be held by others: a move alone keeps nothing of it in memory.
 
     Args:
         mean: The point that moves, as made by `accumulator`; the dict takes other tensors where the layout in
@@ -61,9 +63,9 @@ class Move:
 
     @torch.no_grad()
     def __init__(self, mean: Weights, new: Weights, copied: Collection[str] = ()):
-        self._towards = list(new.values())
+        self._towards = list(map(ref, new.values()))
         self._split = any_split(new)
-        self._converted: list[tuple[Tensor, Tensor]] = []
+        self._converted: list[tuple[Tensor, ref[Tensor]]] = []
         self._lerped, self._latest = _Groups(), _Groups()
         if self._split:
             mean |= {name: split_like(tensor, mean[name]) for name, tensor in new.items()}
@@ -79,33 +81,40 @@ class Move:
                 mean[name] = kept = in_memory_order_of(tensor, kept)
             averaged = is_averaged(tensor) and name not in copied
             if averaged and tensor.dtype != kept.dtype:
-                self._converted.append((kept, tensor))
+                self._converted.append((kept, ref(tensor)))
                 continue
             group = (self._lerped if averaged else self._latest)[tensor.dtype, tensor.device]
             group[0].append(kept)
-            group[1].append(tensor)
+            group[1].append(ref(tensor))
 
     def leads_to(self, new: Weights) -> bool:
         """Return whether these tensors are the ones that it was made for, so that it can be made again."""
         if self._split or len(new) != len(self._towards):  # the parts of split tensors are other objects
             return False
-        return all(map(is_, new.values(), self._towards))
+        return all(map(is_, new.values(), (tensor() for tensor in self._towards)))
 
     @torch.no_grad()
     def make(self, fraction: float) -> None:
         """Go a fraction of the way to where the other point is now."""
         for kept, tensor in self._converted:
             # One at a time: together, wider copies would take the memory of another mean.
-            kept.lerp_(tensor.to(kept.dtype), fraction)
+            kept.lerp_(_held(tensor).to(kept.dtype), fraction)
         for means, tensors in self._lerped.values():
-            torch._foreach_lerp_(means, tensors, fraction)
+            torch._foreach_lerp_(means, list(map(_held, tensors)), fraction)
         for means, tensors in self._latest.values():
-            copy_each(means, tensors)
+            copy_each(means, list(map(_held, tensors)))
 
 
-class _Groups(dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]]):
+def _held(tensor: ref[Tensor]) -> Tensor:
+    held = tensor()
+    if held is None:
+        raise RuntimeError("the weights that a move leads to are gone; hold them as long as it is used")
+    return held
+
+
+class _Groups(dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[ref[Tensor]]]]):
     """Pairs of tensors by type and device, as torch's fast foreach functions need them."""
 
-    def __missing__(self, key: tuple[torch.dtype, torch.device]) -> tuple[list[Tensor], list[Tensor]]:
+    def __missing__(self, key: tuple[torch.dtype, torch.device]) -> tuple[list[Tensor], list[ref[Tensor]]]:
         self[key] = ([], [])
         return self[key]

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from pfge import StorageError
+from pfge.lab.models import build_model
 from pfge.lab.training.checkpoint_files import average_checkpoints, read_checkpoint
-from pfge.weights import view_weights
+from pfge.weights import count_bytes, view_weights
 from tests.toys import assert_same_weights
 
 
@@ -137,6 +138,7 @@ def test_a_file_of_optimizer_state_alone_is_refused(tmp_path: Path) -> None:
 PEAK = """
 import resource, sys
 from pathlib import Path
+from pfge.lab.models import build_model
 from pfge.lab.training.checkpoint_files import average_checkpoints
 paths = sorted(Path(sys.argv[1]).glob("*.safetensors"))[: int(sys.argv[2])]
 average_checkpoints(paths)
@@ -161,3 +163,35 @@ def test_the_peak_of_memory_does_not_grow_with_the_number_of_checkpoints(tmp_pat
         return int(run.stdout)
 
     assert peak(12) - peak(2) < size
+
+
+AVERAGE = """
+import resource, sys
+from pathlib import Path
+from pfge.cli.main import main
+folder = Path(sys.argv[1])
+main(["average", *map(str, sorted(folder.glob("small-*"))), "--out", str(folder / "other.safetensors")])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+main(["average", *map(str, sorted(folder.glob("model-*"))), "--out", str(folder / "mean.safetensors")])
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+def test_twenty_models_are_averaged_in_the_memory_of_less_than_three(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = view_weights(build_model("preresnet164", classes=10, channels=3))
+    total = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in model.items()}
+    for number in range(20):
+        noisy = {n: t + 0.1 * torch.randn(t.shape) if t.is_floating_point() else t for n, t in model.items()}
+        total = {name: sum_ + noisy[name] for name, sum_ in total.items()}
+        save_file(noisy, tmp_path / f"model-{number:02}.safetensors")
+    for number in range(2):
+        save_file({"w": torch.zeros(3)}, tmp_path / f"small-{number}.safetensors")
+    command = [sys.executable, "-c", AVERAGE, str(tmp_path)]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert int(run.stdout.splitlines()[-1]) < 3 * count_bytes(model)
+    mean = load_file(tmp_path / "mean.safetensors")
+    assert len(mean) == len(model) == 983
+    for name, sum_ in total.items():
+        expected = (sum_ / 20).to(mean[name].dtype) if mean[name].is_floating_point() else model[name]
+        torch.testing.assert_close(mean[name], expected, rtol=0, atol=1e-6)
