@@ -1,6 +1,6 @@
 """How long a command takes from its start to its first line, beside `python -c "import torch"`.
 
-    python -m benchmarks.startup [--rounds N]
+    python -m benchmarks.startup [--quick]
 
 A small run on the digits is made first. In each round, `import torch` and every command are started in turn,
 each in a process of its own; the difference of the medians is what a command adds. What a command imports is
@@ -8,6 +8,7 @@ counted once, in a process of its own, which does not depend on the load of the 
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,8 @@ HEAVY = (
     "onnx",
 )
 COMMANDS = {"--help": [], **ALL}
+FEW = ("--help", "plan", "table", "report", "predict")
+TORCH = "import torch"
 START = "from pfge_command import main; raise SystemExit(main())"
 COUNT = f"""
 import atexit, os, sys
@@ -80,25 +83,29 @@ def make_run(folder: Path) -> None:
 
 def main() -> None:
     """Print the median seconds of each command, what that is beyond torch's import, and what is imported."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a few commands, once, under 50 s")
+    quick = parser.parse_args().quick
+    commands = {name: COMMANDS[name] for name in FEW} if quick else COMMANDS
+    rounds = 1 if quick else 5
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         make_run(folder)
         torch_alone = "import torch; print()"
-        seconds: dict[str, list[float]] = {"import torch": [], **{command: [] for command in COMMANDS}}
+        seconds: dict[str, list[float]] = {TORCH: [], **{command: [] for command in commands}}
         for _ in range(rounds):
-            seconds["import torch"].append(seconds_to_first_line(torch_alone, [], folder))
-            for command, arguments in COMMANDS.items():
+            seconds[TORCH].append(seconds_to_first_line(torch_alone, [], folder))
+            for command, arguments in commands.items():
                 seconds[command].append(seconds_to_first_line(START, [command, *arguments], folder))
-        base = median(seconds["import torch"])
+        medians = {command: median(found) for command, found in seconds.items()}
+        base = medians.pop(TORCH)
         print(f"import torch: {base:.2f} s, median of {rounds}")
-        for command, arguments in COMMANDS.items():
-            own = median(seconds[command])
-            print(
-                f"{command:9} {own:6.2f} s, {own - base:+6.2f} s  {imported([command, *arguments], folder)}"
-            )
+        for command, own in medians.items():
+            modules = imported([command, *commands[command]], folder)
+            print(f"{command:9} {own:6.2f} s, {own - base:+6.2f} s  {modules}")
+    print(json.dumps({command: round(own / base, 3) for command, own in medians.items()}))
 
 
 if __name__ == "__main__":
