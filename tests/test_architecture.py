@@ -129,7 +129,7 @@ def quoted_names(file: Path) -> set[str]:
         exported = {  # a public class may have the name of a method
             id(name)
             for node in ast.walk(tree)
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("__all__", "_PLACES")
             for name in ast.walk(node.value)
         }
         strings = {

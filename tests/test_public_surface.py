@@ -1,7 +1,10 @@
 """What users see of the package: names, and how values print."""
 
+import ast
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -33,6 +36,7 @@ from pfge.schedules import Joined, LinearDecay
 from pfge.tasks import Classification, MultiLabel, Regression
 
 SUBMODULES = [
+    "averages",
     "calibration",
     "collectors",
     "compression",
@@ -45,7 +49,7 @@ SUBMODULES = [
 ]
 NAMES: dict[str, object] = {}
 for module in (pfge, *(getattr(pfge, name) for name in SUBMODULES)):
-    NAMES |= vars(module)
+    NAMES |= {name: getattr(module, name) for name in module.__all__}
 
 VALUES = [
     Bits(2),
@@ -105,6 +109,35 @@ def test_submodules_are_there_after_import_pfge() -> None:
     code += f"; print(*(len(getattr(pfge, name).__all__) > 1 for name in {SUBMODULES}))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == [*pfge.__all__, *["True"] * len(SUBMODULES)]
+
+
+def test_names_are_imported_when_they_are_asked_for() -> None:
+    code = "import sys, pfge; print('torch' in sys.modules); pfge.Ensemble; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "True"]
+    assert {"Ensemble", "metrics", "__version__"} <= set(dir(pfge))
+    with pytest.raises(AttributeError, match="module 'pfge' has no attribute 'Ensembles'"):
+        pfge.Ensembles  # noqa: B018
+
+
+def test_type_checkers_see_the_names_that_there_are() -> None:
+    tree = ast.parse(Path(pfge.__file__).read_text())
+    typed = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in typed.body if isinstance(node, ast.ImportFrom)]
+    assert sorted(alias.asname or "" for node in imports for alias in node.names) == pfge.__all__
+    for node in imports:
+        for alias in node.names:
+            module = importlib.import_module(str(node.module))
+            assert getattr(module, alias.name) is getattr(pfge, alias.name)
+
+
+def test_help_and_mistakes_do_not_wait_for_torch() -> None:
+    code = "import sys; from pfge_command import main\ntry: main()\nexcept SystemExit: pass\n"
+    code += "print('torch' in sys.modules)"
+    for arguments in (["--help"], ["compare", "--help"], ["comparr"], ["table", "--no-such-option"]):
+        command = [sys.executable, "-c", code, *arguments]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert run.stdout.splitlines()[-1] == "False", arguments
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
