@@ -17,7 +17,14 @@ from tests.toys import make_batch, make_mlp, make_sgd
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCUMENTS = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md"))]
-DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
+DOCS = ROOT / "docs"
+FOLDERS = (DOCS, DOCS / "api", DOCS / "methods", DOCS / "trainers")
+DOCUMENTS += sorted(path for folder in FOLDERS for path in folder.glob("*.md"))
+
+
+def name_of(document: Path) -> str:
+    """Return how a page is called in the names of tests."""
+    return document.relative_to(ROOT).with_suffix("").as_posix()
 
 
 def read_blocks(document: Path, language: str) -> list[str]:
@@ -46,11 +53,11 @@ def users_names() -> dict[str, Any]:
     }
 
 
-# trainers.md needs trainers and their data: tests/integrations/test_trainers_page.py runs it.
-WITH_CODE = [d for d in DOCUMENTS if read_blocks(d, "python") and d.name != "trainers.md"]
+# Pages of trainers need these and their data: tests/integrations/test_trainers_page.py runs them.
+WITH_CODE = [d for d in DOCUMENTS if read_blocks(d, "python") and d.parent.name != "trainers"]
 
 
-@pytest.mark.parametrize("document", WITH_CODE, ids=lambda d: d.stem)
+@pytest.mark.parametrize("document", WITH_CODE, ids=name_of)
 def test_the_code_of_a_page_runs(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +82,7 @@ def test_the_readme_makes_an_ensemble_and_compresses_it(
     assert names["small"].nbytes < names["ensemble"].nbytes
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.stem)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_the_commands_of_a_page_are_understood(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for command in COMMANDS:
         monkeypatch.setattr(command, "run", lambda _: 0)
@@ -87,7 +94,7 @@ def test_the_commands_of_a_page_are_understood(document: Path, monkeypatch: pyte
 
 
 def test_a_page_lists_every_command() -> None:
-    page = (ROOT / "docs" / "commands.md").read_text()
+    page = (DOCS / "commands.md").read_text()
     listed = re.findall(r"^\| `pfge (\S+)` \|", page, re.MULTILINE)
     assert listed == [command.__name__.rpartition(".")[2] for command in COMMANDS]
     assert "--trust-code" in page
@@ -98,12 +105,12 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_picture_of_the_readme_shows_the_results() -> None:
-    script = runpy.run_path(str(ROOT / "docs" / "draw_memory.py"))
-    points = script["read_points"]((ROOT / "docs" / "results.md").read_text())
+    script = runpy.run_path(str(DOCS / "draw_memory.py"))
+    points = script["read_points"]((DOCS / "results.md").read_text())
     assert points["PFGE", "float32"] == (4, 91.52, 0.3209)
     assert points["PFGE", "int8 base + 3 bits"] == (0.671, 91.52, 0.3211)
     drawn = script["to_svg"](script["draw"](points))
-    assert _numbers_and_words(drawn) == _numbers_and_words((ROOT / "docs" / "memory.svg").read_text())
+    assert _numbers_and_words(drawn) == _numbers_and_words((DOCS / "memory.svg").read_text())
 
 
 def _numbers_and_words(svg: str) -> list[str | float]:
@@ -129,7 +136,7 @@ def test_the_example_needs_one_import_three_constructors_and_two_calls() -> None
     assert sum("trajectory." in line for line in loop) == 2
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.stem)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_a_page_links_to_files_that_exist(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
         assert (document.parent / target).exists(), f"{document.name} links to {target}"

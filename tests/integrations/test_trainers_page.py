@@ -1,4 +1,4 @@
-"""What docs/trainers.md shows is what happens."""
+"""What the pages of docs/trainers show is what happens."""
 
 import re
 from functools import partial
@@ -15,28 +15,33 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pfge
 from tests.integrations.adapters import StatefulLoader
-from tests.integrations.table import PAGE
 from tests.integrations.test_lightning import Classifier
 from tests.integrations.test_peft import make_lora, train
 from tests.integrations.test_transformers import Sentences, make_bert
 from tests.sharded_processes import loss_of, make_net
 from tests.toys import make_batch, make_mlp, make_sgd
 
+PAGES = Path(__file__).parents[2] / "docs" / "trainers"
 
-def run_block(title: str, **names: Any) -> dict[str, Any]:
-    """Run the first program below a title of the page."""
-    section = PAGE.read_text().partition(f"# {title}\n")[2]
-    (code, *_) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+def run_block(page: str, **names: Any) -> dict[str, Any]:
+    """Run the program of a page."""
+    (code,) = re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.DOTALL)
     names["pfge"] = pfge
-    exec(compile(code, PAGE.name, "exec"), names)
+    exec(compile(code, f"{page}.md", "exec"), names)
     return names
+
+
+def test_every_page_has_a_test() -> None:
+    tested = re.findall(r'run_block\(\s*"(\w+)"', Path(__file__).read_text())
+    assert sorted(tested) == sorted(page.stem for page in PAGES.glob("*.md"))
 
 
 def test_the_program_for_lightning_gives_an_ensemble() -> None:
     quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
     trainer = partial(pl.Trainer, max_epochs=2, enable_model_summary=False, accelerator="cpu", **quiet)
     loader = StatefulLoader([make_batch(number) for number in range(200)])
-    names = run_block("Lightning", Trainer=trainer, module=Classifier(5), train_loader=loader)
+    names = run_block("lightning", Trainer=trainer, module=Classifier(5), train_loader=loader)
     assert names["ensemble"].iterations == [200, 400]
 
 
@@ -46,7 +51,7 @@ def test_the_program_for_transformers_gives_an_ensemble(tmp_path: Path) -> None:
     )
     arguments.set_save("no")
     names = run_block(
-        "The Trainer of transformers",
+        "transformers",
         Trainer=transformers.Trainer,
         model=make_bert(),
         arguments=arguments,
@@ -71,7 +76,7 @@ def test_the_program_for_accelerate_follows_the_loop() -> None:
 def test_the_program_for_fsdp2_follows_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    names = run_block("FSDP2", torch=torch, model=make_net())
+    names = run_block("fsdp2", torch=torch, model=make_net())
     for number in range(200):
         loss_of(names["model"], number).backward()
         names["trajectory"].before_update()
@@ -86,5 +91,5 @@ def test_the_program_for_adapters_saves_and_loads_them(
     monkeypatch.chdir(tmp_path)
     model, collector = make_lora(), pfge.FGE(1)
     train(model, collector, 2)
-    names = run_block("Adapters (LoRA)", model=model, collector=collector, make_base=make_bert)
+    names = run_block("peft", model=model, collector=collector, make_base=make_bert)
     assert names["ensemble"].iterations == [1, 2]
