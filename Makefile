@@ -1,15 +1,16 @@
-# Two commands: `make demo` and `make test`. Both set up .venv first, once, and again when its inputs change.
+# `make demo`, `make test` and `make docs` set up .venv first, once, and again when its inputs change.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types clean
+.PHONY: help demo test lint types docs clean
 
 help:
 	@echo "make demo   compare PFGE with SWA, FGE and SWAG and make a report, in under a minute"
 	@echo "make test   lint, types and the whole test suite"
+	@echo "make docs   build the site in docs/_build/html; runs the tutorials, needs no network"
 	@echo "make clean  remove the virtual environment"
 
 # torch goes first and alone: resolved together with the rest, pip may pick another build of it.
@@ -17,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[lab,mnist1d,models,figures,export,lightning,transformers,accelerate,peft,dev]'
+		-e '.[lab,mnist1d,models,figures,export,lightning,transformers,accelerate,peft,dev,docs]'
 	@touch $@
 
 demo: $(READY)
@@ -33,6 +34,11 @@ types: $(READY)
 
 test: lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+docs: $(READY)
+	rm -rf docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -j 2 -q -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
 
 clean:
 	rm -rf $(VENV)

@@ -1,0 +1,184 @@
+"""Cards of methods and the tables of what was measured. Every method of the table must have a card."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.util.docutils import SphinxDirective
+
+from pfge.methods import METHODS, Method, base_of, find_reference
+from pfge.reports.contents import comparison_tables
+from pfge.reports.tables.render_markdown import to_markdown
+from site_extension import pictures
+from site_extension.measured import gains, qualities, recorded_run, show
+
+PICTURES = "generated/pictures"
+TRAINING = {
+    "shared": "Only watches: any number of such methods share one training run.",
+    "own": "Has a training run of its own after w0.",
+    "trainings": "Each member is a whole training of its own.",
+    "start": "None: it uses w0 as it is.",
+}
+
+
+class MarkdownDirective(SphinxDirective):
+    """A directive that stands for generated Markdown."""
+
+    def markdown(self) -> str:
+        """Return what the directive stands for."""
+        raise NotImplementedError
+
+    def run(self) -> list[nodes.Node]:
+        """Return the parsed Markdown."""
+        return self.parse_text_to_nodes(self.markdown())
+
+
+class MethodCard(MarkdownDirective):
+    """The head of a card: what the method does, its picture, and what the table of methods says of it."""
+
+    required_arguments = 1
+
+    def markdown(self) -> str:
+        """Return the head of a card."""
+        method = METHODS[self.arguments[0]]
+        facts = [
+            ("in configs", f"`{method.name}`"),
+            ("training", TRAINING[method.path]),
+            ("members", _count(method)),
+            ("reference", method.source or "none"),
+        ]
+        lines = [
+            method.description,
+            "",
+            "::::{container} method-scroll",
+            f"```{{image}} /{PICTURES}/{method.name}.svg",
+            f":alt: What {method.name} does on a loss of two weights",
+            ":class: method-picture",
+            ":width: 100%",
+            "```",
+            "::::",
+            "",
+            "The method itself, run on a loss of two weights; the loss is lower where it is lighter.",
+            "",
+            "::::{container} method-facts",
+            *_table(["", ""], facts, align=["---", "---"]),
+            "::::",
+        ]
+        return "\n".join(lines)
+
+
+def _count(method: Method) -> str:
+    counts = {"one": "one model", "cycle": "one each cycle", "period": "one each period"}
+    count = counts.get(method.members or "", "as many as you ask for")
+    star = f"; `{method.name}*` in tables: only the last ones, as many as {find_reference().name} has"
+    return count + star * method.starred
+
+
+class Measured(MarkdownDirective):
+    """What was measured of one method, with w0 beside it."""
+
+    required_arguments = 1
+
+    def markdown(self) -> str:
+        """Return the table, or that there is none."""
+        found = qualities(self.arguments[0])
+        if not found:
+            return "No run that is recorded here has this method."
+        heads = ["data", "row", "members", "memory", "test", "NLL", "NLL at T"]
+        rows = [[q.where, q.row, q.members, q.memory, q.metric, q.nll, q.calibrated_nll] for q in found]
+        note = "T: the temperature of the mean, or the factor on the variance, fitted on validation data."
+        return "\n".join([*_table(heads, rows), "", note])
+
+
+class DecisionTable(MarkdownDirective):
+    """What every method cost and gained in a recorded run, and when to choose it."""
+
+    required_arguments = 1
+
+    def markdown(self) -> str:
+        """Return the table of all methods, also of those that were not measured."""
+        rows = gains(recorded_run(self.arguments[0]))
+        heads = [
+            "method",
+            "accuracy, points",
+            "NLL",
+            "NLL, both at T",
+            "memory, passes",
+            "training",
+            "choose it if",
+        ]
+        lines = []
+        for name in METHODS:
+            link, why = f"[{name}](/methods/{name}.md)", read_card(self.env.srcdir, name)["choose"]
+            of_method = [row for row in rows if base_of(row.row) == name]
+            for row in of_method:
+                is_whole = row.row == name
+                training = "" if row.training is None else f"{row.training:.2f}x"
+                lines.append(
+                    [
+                        link if is_whole else row.row.replace("*", "\\*"),
+                        show(row.accuracy, 2, signed=True),
+                        show(row.nll, 4, signed=True),
+                        show(row.calibrated_nll, 4, signed=True),
+                        f"{row.memory:.3g}x, {row.members}",
+                        training,
+                        why if is_whole else f"only the last {row.members} of its members",
+                    ]
+                )
+            if not of_method:
+                lines.append([link, "not measured", "", "", "", "", why])
+        return "\n".join(_table(heads, lines, align=["---", *["---:"] * 5, "---"]))
+
+
+class RunTables(MarkdownDirective):
+    """The tables of a recorded run, as `pfge table` prints them, without intervals over test images."""
+
+    required_arguments = 1
+
+    def markdown(self) -> str:
+        """Return the tables of methods and of calibration, and where they come from."""
+        run = recorded_run(self.arguments[0])
+        tables = comparison_tables(run.folder, run.results, margins=run.margins)
+        texts = [to_markdown(table) for table in tables if table.key != "differences"]
+        seeds = ", ".join(map(str, run.seeds))
+        source = f"Test set, seeds {seeds}; torch {run.environment['torch']}, {run.environment['processor']}."
+        return "\n\n".join([*texts, source])
+
+
+def _table(heads: list[str], rows: Any, align: list[str] | None = None) -> list[str]:
+    align = align or ["---", "---", *["---:"] * (len(heads) - 2)]
+    return [f"| {' | '.join(line)} |" for line in (heads, align, *rows)]
+
+
+def card_of(folder: str | Path, name: str) -> Path:
+    """Return the file of a method's card."""
+    return Path(folder) / "methods" / f"{name}.md"
+
+
+def read_card(folder: str | Path, name: str) -> dict[str, str]:
+    """Return the front matter of a card."""
+    _, front, _ = card_of(folder, name).read_text().split("---\n", 2)
+    found: dict[str, str] = yaml.safe_load(front)
+    return found
+
+
+def require_cards(app: Sphinx) -> None:
+    """Refuse to build a site on which a method has no card, and draw the pictures of the cards."""
+    missing = [name for name in METHODS if not card_of(app.srcdir, name).is_file()]
+    if missing:
+        files = ", ".join(f"docs/methods/{name}.md" for name in missing)
+        raise ExtensionError(f"every method of pfge.methods needs a card; write {files}")
+    for method in METHODS.values():
+        pictures.draw(method, Path(app.srcdir) / PICTURES / f"{method.name}.svg")
+
+
+def setup(app: Sphinx) -> None:
+    """Add the directives, and check the cards before anything is built."""
+    app.add_directive("method-card", MethodCard)
+    app.add_directive("measured", Measured)
+    app.add_directive("decision-table", DecisionTable)
+    app.add_directive("run-tables", RunTables)
+    app.connect("builder-inited", require_cards, priority=100)

@@ -1,0 +1,147 @@
+"""Why did averaging hurt?
+=======================
+
+The mean of good models can be a bad model. Three causes explain most cases: BatchNorm statistics of other
+weights, points taken at a high rate, and points of different valleys. Each has a sign and a remedy.
+"""
+
+# %%
+# A path whose average is good
+# ----------------------------
+
+import warnings
+
+import matplotlib.pyplot as plt
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import pfge
+from pfge import metrics
+from pfge.weights import Weights, copy_weights, interpolate
+
+torch.manual_seed(0)
+digits = load_digits()
+x = torch.tensor(digits.data / 16, dtype=torch.float32)
+x = x + 0.1 * torch.randn_like(x)
+y = torch.tensor(digits.target)
+train = DataLoader(TensorDataset(x[:800], y[:800]), batch_size=40, shuffle=True)
+test = DataLoader(TensorDataset(x[800:], y[800:]), batch_size=1000)
+
+
+def make_model() -> nn.Module:
+    """Return a new model with BatchNorm."""
+    hidden = [layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(64, 10))
+
+
+def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+    """Return what is minimized."""
+    inputs, labels = batch
+    return cross_entropy(model(inputs), labels)
+
+
+def train_one(seed: int) -> nn.Module:
+    """Return a model trained from its own start."""
+    torch.manual_seed(seed)
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    schedule = pfge.schedules.LinearDecay(300, 0.05, 1e-3)
+    pfge.follow(pfge.Trajectory(model, optimizer, schedule, []), train, loss, iterations=300)
+    return model
+
+
+def error(weights: Weights, *, refreshed: bool = True) -> float:
+    """Return the share of test images that weights get wrong."""
+    ensemble = pfge.Ensemble([weights], make_model)
+    if refreshed:
+        ensemble = ensemble.with_fresh_batch_norm(train)
+    return 1 - metrics.accuracy(ensemble.predict_batches(test), y[800:])
+
+
+model = train_one(1)
+w0 = copy_weights(model.state_dict())
+
+
+def follow_path(phase: int, high: float) -> tuple[pfge.SWA, pfge.FGE]:
+    """Return the mean and the points of a path from w0, taken at a phase of the cycle."""
+    pfge.load_weights(model, w0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    mean, points = pfge.SWA(20, phase=phase, average_start=False), pfge.FGE(20, phase=phase)
+    trajectory = pfge.Trajectory(model, optimizer, pfge.Triangular(20, 1e-3, high), [mean, points])
+    pfge.follow(trajectory, train, loss, iterations=200)
+    return mean, points
+
+
+mean, points = follow_path(phase=0, high=1.0)
+print(f"w0 {error(w0):.2%}, mean of ten points {error(mean.members()[0]):.2%}")
+
+# %%
+# First cause: BatchNorm
+# ----------------------
+# The mean has other activations than the model that was trained, whose running statistics it was given.
+# The sign: every point is good, and the mean is far worse. The remedy: ``with_fresh_batch_norm``.
+
+stale, fresh = (error(mean.members()[0], refreshed=refreshed) for refreshed in (False, True))
+each = [error(point) for point in points.members()]
+
+figure, axes = plt.subplots(figsize=(8, 2.6))
+names = ["single points, mean error", "mean, BatchNorm of the last point", "mean, fresh BatchNorm"]
+errors = [100 * value for value in (sum(each) / len(each), stale, fresh)]
+axes.barh(names, errors, color=["#888888", "#d55e00", "#0072b2"])
+axes.set_xlabel("test error, %")
+figure.tight_layout()
+
+# %%
+# Second cause: points taken at a high rate
+# -----------------------------------------
+# ``phase`` moves where in the cycle points are taken. At mid-cycle the rate is highest, single points are
+# far from the minimum, and ``pfge`` warns. The mean of a few such points inherits some of that. The
+# remedy: take points where the rate is lowest.
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of the rates at which points are taken, which is what is shown here
+    high_mean, high_points = follow_path(phase=10, high=1.0)
+
+rows = {
+    "points at the lowest rate": each,
+    "points at the highest rate": [error(point) for point in high_points.members()],
+}
+figure, axes = plt.subplots(figsize=(8, 2.6))
+for place, values in enumerate(rows.values()):
+    color = ("#0072b2", "#d55e00")[place]
+    axes.plot([100 * v for v in values], [place] * len(values), "o", color=color, alpha=0.6)
+for place, weights in enumerate((mean.members()[0], high_mean.members()[0])):
+    axes.plot(100 * error(weights), place, "k|", markersize=22, markeredgewidth=2)
+axes.set_yticks(range(len(rows)), rows)
+axes.set(xlabel="test error, % (line: their mean)", ylim=(-0.6, 1.6))
+figure.tight_layout()
+
+# %%
+# Third cause: different valleys
+# ------------------------------
+# Between two points of one path the loss stays low. Between two trainings from different starts it rises:
+# their mean is useless, although both are good. The remedy: average within one path, and pool predictions
+# across trainings.
+
+other = copy_weights(train_one(2).state_dict())
+first, last = points.members()[0], points.members()[-1]
+steps = [step / 10 for step in range(11)]
+figure, axes = plt.subplots(figsize=(8, 3.6))
+for name, (start, end), color in (
+    ("two points of one path", (first, last), "#0072b2"),
+    ("two independent trainings", (w0, other), "#d55e00"),
+):
+    axes.plot(steps, [100 * error(interpolate(start, end, t)) for t in steps], "o-", color=color, label=name)
+pooled = pfge.Ensemble([w0, other], make_model).predict_batches(test)
+pooled_error = 100 * (1 - metrics.accuracy(pooled, y[800:]))
+axes.axhline(pooled_error, color="#d55e00", linestyle=":", label="both trainings, predictions pooled")
+axes.set(xlabel="place on the straight line from one to the other", ylabel="test error, %", ylim=(0, None))
+axes.legend()
+figure.tight_layout()
+
+# %%
+# ``pfge diagnose RUN`` looks for these causes in a run, and says what to change. ``pfge average --config``
+# measures half-way between checkpoints before it averages them.
