@@ -8,27 +8,14 @@ import sys
 from collections.abc import Collection, Iterator
 from html.parser import HTMLParser
 from importlib import import_module
+from inspect import ismodule
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sphinx.util.inventory import InventoryFile
 
-PUBLIC = (
-    "pfge",
-    "pfge.calibration",
-    "pfge.cascade",
-    "pfge.collectors",
-    "pfge.compression",
-    "pfge.connectivity",
-    "pfge.export",
-    "pfge.methods",
-    "pfge.metrics",
-    "pfge.schedules",
-    "pfge.storage",
-    "pfge.tasks",
-    "pfge.weights",
-)
-"""Modules whose `__all__` a reader must find."""
+BESIDE = ("pfge.cascade", "pfge.export", "pfge.methods")
+"""Public modules that `import pfge` does not make available."""
 LOADED = {"img": "src", "script": "src", "source": "src", "iframe": "src"}
 
 
@@ -74,9 +61,11 @@ def problems(site: Path) -> Iterator[str]:
 
 
 def public_names() -> set[str]:
-    """Return the public modules and their names."""
-    names = {f"{module}.{name}" for module in PUBLIC for name in import_module(module).__all__}
-    return names | set(PUBLIC)
+    """Return the public modules and the names in their `__all__`."""
+    package = import_module("pfge")
+    own = [f"pfge.{name}" for name in package.__all__ if ismodule(getattr(package, name))]
+    modules = ["pfge", *own, *BESIDE]
+    return {f"{module}.{name}" for module in modules for name in import_module(module).__all__} | {*modules}
 
 
 def inventory(site: Path) -> set[str]:

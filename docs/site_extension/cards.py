@@ -21,6 +21,17 @@ TRAINING = {
     "own": "Has a training run of its own after w0.",
     "trainings": "Each member is a whole training of its own.",
     "start": "None: it uses w0 as it is.",
+    "augmented": "None of its own: it uses the one model of another method.",
+}
+
+
+RUN = "The method itself, run on a loss of two weights; the loss is lower where it is lighter."
+CAPTIONS = {
+    "shared": RUN,
+    "own": RUN,
+    "trainings": "Trainings on a loss of two weights; the loss is lower where it is lighter.",
+    "start": "A sketch: each pass drops other units, which acts as a change of the weights of w0.",
+    "augmented": "A picture in each of its views. The model predicts each, and predictions are pooled.",
 }
 
 
@@ -49,19 +60,20 @@ class MethodCard(MarkdownDirective):
             ("training", TRAINING[method.path]),
             ("members", _count(method)),
             ("reference", method.source or "none"),
+            *[("model", f"[{method.base}](/methods/{method.base}.md)")] * bool(method.base),
         ]
         lines = [
             method.description,
             "",
             "::::{container} method-scroll",
             f"```{{image}} /{PICTURES}/{method.name}.svg",
-            f":alt: What {method.name} does on a loss of two weights",
+            f":alt: A picture of what {method.name} does",
             ":class: method-picture",
             ":width: 100%",
             "```",
             "::::",
             "",
-            "The method itself, run on a loss of two weights; the loss is lower where it is lighter.",
+            CAPTIONS[method.path],
             "",
             "::::{container} method-facts",
             *_table(["", ""], facts, align=["---", "---"]),

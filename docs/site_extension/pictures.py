@@ -1,4 +1,4 @@
-"""One picture of each method: the method itself, run on a loss of two weights."""
+"""One picture of each method: the method itself, run on a loss of two weights or on a picture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,36 +9,18 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from sklearn.datasets import load_digits
 
 from pfge.collectors import Collector
+from pfge.lab.data import Augmentation
+from pfge.lab.evaluation.augmented_passes import views_of
 from pfge.methods import Method, Setting, style_of
+from pfge.reports.figures.plots import MARKS, METADATA, STYLE
 
 SETTING = Setting(iterations=240, cycle=12, period=60, low=0.01, high=0.5, ema_decay=0.97)
 WELLS = ((0.0, 0.0), (4.4, 2.6), (-4.2, 2.8), (3.2, -3.2))
 """Minima that independent trainings reach; a single path stays in the first."""
 W0 = (-1.9, -0.7)
-MARKS = {
-    "circle": "o",
-    "square": "s",
-    "diamond": "D",
-    "up": "^",
-    "down": "v",
-    "left": "<",
-    "right": ">",
-    "hexagon": "h",
-    "star": "*",
-    "cross": "X",
-    "plus": "P",
-}
-STYLE = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "font.size": 9,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "pfge",  # the same picture is the same file
-}
-
-
 Loss = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -89,7 +71,7 @@ def walk(method: Method, setting: Setting = SETTING) -> Walk:
         restart = collector.observe(iteration, {"w": torch.tensor(place)})
         if restart and iteration < setting.iterations:
             found.pieces.append(np.array(piece))
-            place = restart.weights["w"].numpy()
+            place = restart.weights["w"].numpy().copy()  # the mean goes on in the same memory
             piece = [place]
     found.pieces.append(np.array(piece))
     found.members = [member["w"].numpy() for member in collector.members()]
@@ -104,7 +86,10 @@ def _iterations(collector: Collector, setting: Setting) -> list[int]:
 @mpl.rc_context(STYLE)
 def draw(method: Method, file: Path) -> None:
     """Draw a method as SVG."""
-    if method.collector is None:
+    if method.path == "augmented":
+        figure = Figure(figsize=(8.6, 2.2), layout="constrained")
+        _draw_views(figure)
+    elif method.collector is None:
         figure = Figure(figsize=(5.4, 3.4), layout="constrained")
         _draw_without_path(figure.add_subplot(), method)
     else:
@@ -114,7 +99,7 @@ def draw(method: Method, file: Path) -> None:
         _draw_path(space, method, found)
         _draw_rates(rates, method, found)
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, format="svg", metadata={"Date": None})
+    figure.savefig(file, format="svg", metadata=METADATA["svg"])
 
 
 def _draw_land(axes: Axes, loss: Loss, width: float, height: float) -> None:
@@ -134,11 +119,12 @@ def _draw_members(axes: Axes, method: Method, members: list[np.ndarray]) -> None
     # A star is larger, as most of its square is empty.
     size = 190 if style.mark == "star" else 90
     x, y = np.array(members).T
-    axes.scatter(x, y, size, style.light, MARKS[style.mark], edgecolors="white", zorder=4, label=label)
+    mark = {"marker": MARKS[style.mark], "edgecolors": "white", "zorder": 4}
+    axes.scatter(x, y, size, style.light, label=label, **mark)
 
 
 def _draw_start(axes: Axes) -> None:
-    axes.scatter(*W0, 70, "black", "P", edgecolors="white", zorder=5, label="w0")
+    axes.scatter(*W0, 70, "black", marker="P", edgecolors="white", zorder=5, label="w0")
 
 
 def _draw_path(axes: Axes, method: Method, found: Walk) -> None:
@@ -170,6 +156,18 @@ def _draw_rates(axes: Axes, method: Method, found: Walk) -> None:
     axes.set_xlabel("iteration")
     axes.set_ylabel("learning rate")
     axes.set_ylim(bottom=0)
+
+
+def _draw_views(figure: Figure) -> None:
+    picture = torch.tensor(load_digits().images[5] / 16)[None, None]
+    views = views_of(Augmentation(crop_padding=2, flip=True), 6)
+    for place, view in enumerate(views, 1):
+        axes = figure.add_subplot(1, len(views), place)
+        axes.imshow(view.of(picture, torch.zeros(1))[0, 0].numpy(), cmap="Greys_r")
+        moves = {"up": view.down < 0, "down": view.down > 0, "mirrored": view.mirrored}
+        axes.set_title(", ".join(word for word, is_so in moves.items() if is_so) or "as it is", fontsize=9)
+        axes.set_xticks([])
+        axes.set_yticks([])
 
 
 def _draw_without_path(axes: Axes, method: Method) -> None:
