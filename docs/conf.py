@@ -41,12 +41,16 @@ autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_use_admonition_for_references = False
 
+WITH_WIDE_TABLES = ("all-methods", "choose", "methods/*", "results", "trainers", "verdicts")
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "header_links_before_dropdown": 5,
     "navbar_align": "left",
     "navbar_persistent": ["search-button"],
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {
+        "**": ["page-toc"],
+        **{page: [] for page in WITH_WIDE_TABLES},
+    },
     "show_prev_next": False,
     "footer_start": [],
     "footer_end": [],

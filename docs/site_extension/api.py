@@ -111,7 +111,21 @@ def _tables_as_lists(lines: list[str]) -> list[str]:
     return found
 
 
+def name_functions(
+    _app: Sphinx,
+    _what: str,
+    _name: str,
+    _value: object,
+    _options: object,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None]:
+    """Name functions that are defaults, whose addresses could not be read as Python."""
+    return signature and re.sub(r"<function ([\w.]+)( at \w+)?>", r"\1", signature), returns
+
+
 def setup(app: Sphinx) -> None:
     """Add the directive, and read docstrings as they are written."""
     app.add_directive("public-names", PublicNames)
+    app.connect("autodoc-process-signature", name_functions)
     app.connect("autodoc-process-docstring", adapt_docstring, priority=100)  # before napoleon

@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
-from pfge.methods import METHODS, Method, base_of, find_reference
+from pfge.methods import METHODS, Method, find_reference
 from pfge.reports.contents import comparison_tables
 from pfge.reports.tables.render_markdown import to_markdown
 from site_extension import pictures
@@ -60,7 +60,7 @@ class MethodCard(MarkdownDirective):
             ("training", TRAINING[method.path]),
             ("members", _count(method)),
             ("reference", method.source or "none"),
-            *[("model", f"[{method.base}](/methods/{method.base}.md)")] * bool(method.base),
+            *[("model", _link(method.base))] * bool(method.base),
         ]
         lines = [
             method.description,
@@ -105,44 +105,43 @@ class Measured(MarkdownDirective):
         return "\n".join([*_table(heads, rows), "", note])
 
 
+class MethodList(MarkdownDirective):
+    """Every method and when to choose it, as its card says."""
+
+    def markdown(self) -> str:
+        """Return a row for each method."""
+        rows = [[_link(name), read_card(self.env.srcdir, name)["choose"]] for name in METHODS]
+        return "\n".join(_table(["method", "choose it if"], rows))
+
+
 class DecisionTable(MarkdownDirective):
-    """What every method cost and gained in a recorded run, and when to choose it."""
+    """What every method cost and gained in a recorded run."""
 
     required_arguments = 1
 
     def markdown(self) -> str:
-        """Return the table of all methods, also of those that were not measured."""
-        rows = gains(recorded_run(self.arguments[0]))
-        heads = [
-            "method",
-            "accuracy, points",
-            "NLL",
-            "NLL, both at T",
-            "memory, passes",
-            "training",
-            "choose it if",
+        """Return a row for each row of the run, and a note of methods that it has not."""
+        found = gains(recorded_run(self.arguments[0]))
+        heads = ["method", "accuracy, points", "NLL", "NLL, both at T", "memory", "passes", "training"]
+        rows = [
+            [
+                _link(gain.row) if gain.row in METHODS else gain.row.replace("*", "\\*"),
+                show(gain.accuracy, 2, signed=True),
+                show(gain.nll, 4, signed=True),
+                show(gain.calibrated_nll, 4, signed=True),
+                f"{gain.memory:.3g}x",
+                str(gain.members),
+                "" if gain.training is None else f"{gain.training:.2f}x",
+            ]
+            for gain in found
         ]
-        lines = []
-        for name in METHODS:
-            link, why = f"[{name}](/methods/{name}.md)", read_card(self.env.srcdir, name)["choose"]
-            of_method = [row for row in rows if base_of(row.row) == name]
-            for row in of_method:
-                is_whole = row.row == name
-                training = "" if row.training is None else f"{row.training:.2f}x"
-                lines.append(
-                    [
-                        link if is_whole else row.row.replace("*", "\\*"),
-                        show(row.accuracy, 2, signed=True),
-                        show(row.nll, 4, signed=True),
-                        show(row.calibrated_nll, 4, signed=True),
-                        f"{row.memory:.3g}x, {row.members}",
-                        training,
-                        why if is_whole else f"only the last {row.members} of its members",
-                    ]
-                )
-            if not of_method:
-                lines.append([link, "not measured", "", "", "", "", why])
-        return "\n".join(_table(heads, lines, align=["---", *["---:"] * 5, "---"]))
+        missing = [name for name in METHODS if name not in {gain.row for gain in found}]
+        note = f"Not measured in this run: {', '.join(missing)}." if missing else ""
+        return "\n".join([*_table(heads, rows, align=["---", *["---:"] * 6]), "", note])
+
+
+def _link(name: str) -> str:
+    return f"[{name}](/methods/{name}.md)"
 
 
 class RunTables(MarkdownDirective):
@@ -191,6 +190,7 @@ def setup(app: Sphinx) -> None:
     """Add the directives, and check the cards before anything is built."""
     app.add_directive("method-card", MethodCard)
     app.add_directive("measured", Measured)
+    app.add_directive("method-list", MethodList)
     app.add_directive("decision-table", DecisionTable)
     app.add_directive("run-tables", RunTables)
     app.connect("builder-inited", require_cards, priority=100)

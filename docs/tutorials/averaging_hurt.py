@@ -82,7 +82,8 @@ print(f"w0 {error(w0):.2%}, mean of ten points {error(mean.members()[0]):.2%}")
 # First cause: BatchNorm
 # ----------------------
 # The mean has other activations than the model that was trained, whose running statistics it was given.
-# The sign: every point is good, and the mean is far worse. The remedy: ``with_fresh_batch_norm``.
+# The sign: the mean is far worse than the points that it was made of. The remedy:
+# ``with_fresh_batch_norm``.
 
 stale, fresh = (error(mean.members()[0], refreshed=refreshed) for refreshed in (False, True))
 each = [error(point) for point in points.members()]
@@ -122,12 +123,12 @@ figure.tight_layout()
 # %%
 # Third cause: different valleys
 # ------------------------------
-# Between two points of one path the loss stays low. Between two trainings from different starts it rises:
-# their mean is useless, although both are good. The remedy: average within one path, and pool predictions
-# across trainings.
+# Between two points of one path there is no barrier: the middle is better than both. Between two trainings
+# from different starts there is one: their mean is worse than both, although both are good. The remedy:
+# average within one path, and pool predictions across trainings.
 
 other = copy_weights(train_one(2).state_dict())
-first, last = points.members()[0], points.members()[-1]
+first, last = points.members()[4], points.members()[-1]
 steps = [step / 10 for step in range(11)]
 figure, axes = plt.subplots(figsize=(8, 3.6))
 for name, (start, end), color in (
