@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pfge.ensemble import Ensemble
-from pfge.lab.config.schema import ConfigError, DataSettings, Experiment
+from pfge.lab.config.schema import ConfigError, DataSettings, EngineSettings, Experiment
 from pfge.lab.data import (
     Augmentation,
     Batch,
@@ -315,7 +315,8 @@ class Session:
 @contextmanager
 def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iterator[Session]:
     """Set up an experiment in a run folder, which is locked while the context lasts."""
-    engine = Engine(experiment.engine)
+    works_here = experiment.engine.chosen_launcher.is_this_process
+    engine = Engine(experiment.engine if works_here else EngineSettings(accelerator="cpu"))
     folder = RunFolder(path)
     with folder.opened(experiment) if engine.is_first else nullcontext():
         engine.wait_for_all()

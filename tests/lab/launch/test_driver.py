@@ -1,6 +1,8 @@
 """The driver: which units it starts and when, and what becomes of those that fail."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +12,22 @@ import pytest
 from pfge.lab.launch.driver import UnitsMissingError, drive
 from pfge.lab.launch.marks import Marks
 from pfge.lab.launch.unit import Unit
+from pfge.lab.launch.work import Work
+from pfge.lab.launch.worker import Order
 from pfge.lab.run.folder import RunFolder
 
 
-class Work:
-    """Units that are done by a job's second look, unless they are to fail."""
+@contextmanager
+def shows_nothing() -> Iterator[Callable[[Sequence[str]], None]]:
+    yield lambda _: None
+
+
+class Runner:
+    """A pool whose units are done by a job's second look, unless they are to fail."""
 
     def __init__(self, folder: Path, failures: dict[str, int] | None = None):
         self.folder = folder
+        self.size = 2
         self.failures = failures or {}
         self.said: list[str] = []
         self.events: list[str] = []
@@ -32,21 +42,29 @@ class Work:
 
         return Unit(name, lambda: name in self.done, run, needs, early, by_driver=by_driver)
 
-    def start(self, unit: Unit) -> "FakeJob":
-        self.events.append(unit.name)
-        self.running.add(unit.name)
-        self.most_running = max(self.most_running, len(self.running))
-        return FakeJob(self, unit.name)
+    def start(self, orders: Sequence[Order]) -> "list[FakeJob]":
+        return [self.start_one(order.unit) for order in orders]
 
-    def drive(self, units: list[Unit], workers: int = 2) -> None:
+    def start_one(self, name: str) -> "FakeJob":
+        self.events.append(name)
+        self.running.add(name)
+        self.most_running = max(self.most_running, len(self.running))
+        return FakeJob(self, name)
+
+    def work(self, units: list[Unit], title: str = "") -> Work:
         session: Any = SimpleNamespace(
-            folder=RunFolder(self.folder), reporter=SimpleNamespace(say=self.said.append)
+            folder=RunFolder(self.folder / title),
+            reporter=SimpleNamespace(say=self.said.append, live_lines=shows_nothing),
+            experiment=None,
         )
-        drive(session, units, self.start, workers)
+        return Work(session, units, lambda *_: units, title)
+
+    def drive(self, units: list[Unit]) -> None:
+        drive([self.work(units)], self, lambda _: 1)
 
 
 class FakeJob:
-    def __init__(self, work: Work, name: str):
+    def __init__(self, work: Runner, name: str):
         self.work, self.name, self.looks = work, name, 0
 
     def is_over(self) -> bool:
@@ -68,7 +86,7 @@ class FakeJob:
 
 
 def test_units_start_when_what_they_need_is_done_and_few_at_once(tmp_path: Path) -> None:
-    work = Work(tmp_path)
+    work = Runner(tmp_path)
     starts = [work.unit(f"w{i}") for i in range(4)]
     work.drive([*starts, work.unit("all", "w0", "w1", "w2", "w3"), work.unit("tidy", "all", by_driver=True)])
     assert work.events == ["w0", "w1", "w2", "w3", "all", "tidy"]
@@ -76,21 +94,21 @@ def test_units_start_when_what_they_need_is_done_and_few_at_once(tmp_path: Path)
 
 
 def test_a_unit_starts_early_beside_what_it_would_wait_for(tmp_path: Path) -> None:
-    work = Work(tmp_path)
+    work = Runner(tmp_path)
     (tmp_path / "fork").touch()
     work.drive([work.unit("shared"), work.unit("own", "shared", early=tmp_path / "fork")])
     assert work.most_running == 2
 
 
 def test_a_unit_that_fails_twice_is_done_at_the_third_attempt(tmp_path: Path) -> None:
-    work = Work(tmp_path, failures={"a": 2})
+    work = Runner(tmp_path, failures={"a": 2})
     work.drive([work.unit("a"), work.unit("b", "a")])
     assert work.events == ["a", "a", "a", "b"]
     assert work.said == ["a: failed, and starts again: its process was ended by signal 9"] * 2
 
 
 def test_a_unit_that_fails_three_times_stops_only_what_needs_it(tmp_path: Path) -> None:
-    work = Work(tmp_path, failures={"bad": 9})
+    work = Runner(tmp_path, failures={"bad": 9})
     units = [work.unit("bad"), work.unit("more", "bad"), work.unit("good"), work.unit("after", "good")]
     with pytest.raises(UnitsMissingError) as caught:
         work.drive([*units, work.unit("tidy", "more", "after", by_driver=True)])
@@ -104,19 +122,72 @@ def test_a_unit_that_fails_three_times_stops_only_what_needs_it(tmp_path: Path) 
 
 
 def test_jobs_are_stopped_if_the_driver_is_interrupted(tmp_path: Path) -> None:
-    work = Work(tmp_path)
+    work = Runner(tmp_path)
 
     def interrupt() -> bool:
         raise KeyboardInterrupt
 
-    interrupted: Callable[[Unit], FakeJob] = work.start
+    interrupted = work.start_one
 
-    def start(unit: Unit) -> FakeJob:
-        job = interrupted(unit)
+    def start_one(name: str) -> FakeJob:
+        job = interrupted(name)
         job.is_over = interrupt  # type: ignore[method-assign]
         return job
 
-    work.start = start  # type: ignore[method-assign]
+    work.start_one = start_one  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         work.drive([work.unit("a"), work.unit("b")])
     assert work.events == ["a", "b", "stopped a", "stopped b"]
+
+
+def test_experiments_share_the_workers_and_one_that_fails_stops_no_other(tmp_path: Path) -> None:
+    work = Runner(tmp_path, failures={"bad": 9})
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first = work.work([work.unit("bad"), work.unit("more", "bad")], "a")
+    second = work.work([work.unit("w0"), work.unit("end", "w0")], "b")
+    with pytest.raises(UnitsMissingError) as caught:
+        drive([first, second], work, lambda _: 1)
+    assert str(caught.value) == (
+        f"2 parts of {tmp_path / 'a'} are missing; bad failed 3 times: its process was ended by signal 9; "
+        "left out, as they need it: more; the same command tries them again"
+    )
+    assert work.done == {"w0", "end"}
+    assert work.events[:2] == ["bad", "w0"]  # at once
+    assert work.said[0] == "a, bad: failed, and starts again: its process was ended by signal 9"
+
+
+def test_a_unit_that_a_job_of_an_earlier_driver_runs_is_waited_for(tmp_path: Path) -> None:
+    """Jobs of a cluster outlive their driver."""
+    work = Runner(tmp_path)
+    units = [work.unit("a"), work.unit("b", "a")]
+    held, end = threading.Event(), threading.Event()
+
+    def run_elsewhere() -> None:
+        with Marks(RunFolder(tmp_path)).held("a"):
+            held.set()
+            end.wait(20)
+            work.done.add("a")
+
+    elsewhere = threading.Thread(target=run_elsewhere)
+    elsewhere.start()
+    held.wait(20)
+    threading.Timer(0.3, end.set).start()
+    work.drive(units)
+    elsewhere.join()
+    assert work.events == ["b"]
+    assert work.said == []
+
+
+def test_what_a_unit_says_is_repeated(tmp_path: Path) -> None:
+    work = Runner(tmp_path)
+    (tmp_path / "units").mkdir()
+    started = work.start_one
+
+    def start_one(name: str) -> FakeJob:
+        Marks(RunFolder(tmp_path)).say(name, f"{name} continues\nfrom \x1b[2J")
+        return started(name)
+
+    work.start_one = start_one  # type: ignore[method-assign]
+    work.drive([work.unit("a")])
+    assert work.said == ["a continues", "from ?[2J"]

@@ -68,3 +68,26 @@ def test_marks_are_removed_at_the_end(tmp_path: Path) -> None:
         pass
     marks.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_how_far_a_unit_is_can_be_read_by_others(tmp_path: Path) -> None:
+    marks = Marks(RunFolder(tmp_path))
+    assert marks.progress("seed 1: w0") == ""
+    with marks.held("seed 1: w0"):
+        marks.note_progress("seed 1: w0", "10/20")
+        marks.note_progress("seed 1: w0", "20/20")
+    assert marks.progress("seed 1: w0") == "20/20"
+    marks.forget("seed 1: w0")
+    assert marks.progress("seed 1: w0") == ""
+
+
+def test_what_a_unit_says_is_read_in_whole_lines_and_once(tmp_path: Path) -> None:
+    marks = Marks(RunFolder(tmp_path))
+    assert marks.said("a", 0) == ([], 0)
+    marks.note_failure("a", "makes the folder")
+    marks.say("a", "one\ntwo")
+    lines, after = marks.said("a", 0)
+    assert lines == ["one", "two"]
+    assert marks.said("a", after) == ([], after)
+    marks.say("a", "three")
+    assert marks.said("a", after) == (["three"], after + len("three\n"))

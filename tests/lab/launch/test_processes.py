@@ -46,10 +46,19 @@ def test_what_fails_in_workers_leaves_the_rest_and_the_results_of_it(tmp_path: P
     assert methods_in(tmp_path) == ["w0", "DeepEnsemble"]
 
 
-@pytest.mark.parametrize("launcher", ["there", "here:0", "here:-1", "here:two", "here:", "here:12345"])
+NO_LAUNCHERS = "there here:0 here:-1 here:two here: here:12345 ray: ray:host ray:a/b:1 slurm:here slurm:"
+
+
+@pytest.mark.parametrize("launcher", NO_LAUNCHERS.split())
 def test_a_launcher_that_is_none_is_refused(launcher: str) -> None:
-    with pytest.raises(ConfigError, match=r"engine\.launcher must be here, or here:N for N processes, got"):
+    with pytest.raises(ConfigError, match=r"engine\.launcher must be here, here:N for N processes, ray, "):
         tiny(f"engine.launcher='{launcher}'")
+
+
+@pytest.mark.parametrize("setting", ["engine.devices=2", "engine.nodes=2"])
+def test_units_of_several_processes_are_refused(setting: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.launcher = 'here:2' is for units of one process each"):
+        run(tiny("ensemble.methods=[]", "engine.launcher=here:2", setting), tmp_path)
 
 
 def test_a_run_may_be_continued_by_another_launcher(tmp_path: Path) -> None:

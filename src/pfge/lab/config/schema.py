@@ -1,12 +1,12 @@
 """An experiment: every setting has a default, a type and a check."""
 
 import dataclasses
-import re
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
+from pfge.lab.config.launcher import Launcher, parse_launcher
 from pfge.methods import DEFAULT_METHODS, METHODS, Setting, Variant, base_of, known_rows
 from pfge.tasks import Task
 from pfge.tasks.manifest import KNOWN
@@ -23,6 +23,7 @@ ABOVE_0 = (
     "margins.points",
     "margins.nll",
     "margins.share",
+    "engine.cpus",
 )
 AT_LEAST_0 = (
     "data.train_images",
@@ -41,6 +42,8 @@ AT_LEAST_0 = (
     "connect.weight_decay",
     "connect.images",
     "engine.checkpoint_seconds",
+    "engine.gpus",
+    "engine.memory",
 )
 
 
@@ -215,21 +218,25 @@ class EngineSettings:
     compile: bool = False
     checkpoint_seconds: float = 60.0
     logger: str = ""  # of loss and rate: csv, tensorboard, or a function of your own, package.module:name
-    launcher: str = "here"  # one part after another; here:N runs them in N processes on this machine
+    launcher: str = "here"  # one part after another; here:N, ray, ray:HOST:PORT, slurm: docs/scale.md
+    cpus: int = 1  # of each part, on ray and slurm; also its threads
+    gpus: int = 0
+    memory: float = 0.0  # in GB; 0 asks for none in particular
+    slurm: dict[str, Any] = field(default_factory=dict)  # parameters of submitit, such as slurm_partition
 
     @property
-    def workers(self) -> int:
-        """How many parts of the experiment run at once.
+    def chosen_launcher(self) -> Launcher:
+        """Where the parts of the experiment run.
 
         Raises:
             ConfigError: There is no such launcher.
         """
-        found = re.fullmatch(r"here(?::([1-9]\d{0,3}))?", self.launcher)
-        if not found:
+        if (found := parse_launcher(self.launcher)) is None:
             raise ConfigError(
-                f"engine.launcher must be here, or here:N for N processes, got {self.launcher!r}"
+                "engine.launcher must be here, here:N for N processes, ray, ray:HOST:PORT, slurm or "
+                f"slurm:local, got {self.launcher!r}"
             )
-        return int(found[1] or 1)
+        return found
 
 
 @dataclass(frozen=True)
@@ -267,7 +274,7 @@ class Experiment:
             )
         self._check_methods()
         self.task.make()
-        _ = self.engine.workers
+        _ = self.engine.chosen_launcher
         for key in ("pretrain.optimizer", "ensemble.optimizer"):
             if values[key] not in ("sgd", "adamw") and ":" not in values[key]:
                 raise ConfigError(

@@ -27,6 +27,10 @@ WITHOUT_EFFECT = (
     "engine.checkpoint_seconds",
     "engine.logger",
     "engine.launcher",
+    "engine.cpus",
+    "engine.gpus",
+    "engine.memory",
+    "engine.slurm",
 )
 """Settings that a run may be continued with when they have changed, beside those in [connect] and [margins].
 

@@ -1,7 +1,8 @@
 """Compare methods: run each from the same w0, with equal rates and iterations, and measure it."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -46,16 +47,36 @@ def compare(experiment: Experiment, path: Path, reporter: Reporter) -> list[Comp
     Raises:
         UnitsMissingError: Parts of it failed again and again; the results of all others are in the folder.
     """
-    with open_session(experiment, path, reporter) as session:
-        results = session.folder.results
-        require_rows(results, ComparisonRow, session.task)
+    (rows,) = compare_all([(experiment, path)], reporter)
+    return rows
+
+
+def compare_all(
+    experiments: Sequence[tuple[Experiment, Path]], reporter: Reporter
+) -> list[list[ComparisonRow]]:
+    """Run or continue comparisons, each in its folder, which share the workers; return the results of each.
+
+    Raises:
+        UnitsMissingError: As of `compare`.
+    """
+    with ExitStack() as stack:
+        sessions = [
+            stack.enter_context(open_session(experiment, path, reporter)) for experiment, path in experiments
+        ]
+        for session in sessions:
+            require_rows(session.folder.results, ComparisonRow, session.task)
         try:
-            launch(session, comparison_units)
+            launch(sessions, comparison_units)
         except UnitsMissingError:
-            put_in_order(results, ComparisonRow, _order(experiment))
+            _put_in_order(sessions)
             raise
-        session.engine.first_does(lambda: put_in_order(results, ComparisonRow, _order(experiment)))
-    return require_rows(results, ComparisonRow)
+        sessions[0].engine.first_does(lambda: _put_in_order(sessions))
+    return [require_rows(session.folder.results, ComparisonRow) for session in sessions]
+
+
+def _put_in_order(sessions: Sequence[Session]) -> None:
+    for session in sessions:
+        put_in_order(session.folder.results, ComparisonRow, _order(session.experiment))
 
 
 def comparison_units(experiment: Experiment, folder: RunFolder, per_epoch: int) -> list[Unit]:

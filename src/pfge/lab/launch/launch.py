@@ -1,34 +1,74 @@
-"""Run the units of an experiment where the settings say."""
+"""Run the units of experiments where the settings say."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import torch
 
 from pfge.lab.config.schema import ConfigError
+from pfge.lab.launch.driver import drive
 from pfge.lab.launch.here import run_here
 from pfge.lab.launch.marks import Marks
-from pfge.lab.launch.processes import run_in_processes
-from pfge.lab.launch.worker import MakeUnits, iterations_per_epoch
+from pfge.lab.launch.processes import processes
+from pfge.lab.launch.ray_tasks import ray_tasks
+from pfge.lab.launch.slurm_jobs import slurm_jobs
+from pfge.lab.launch.unit import units_to_run
+from pfge.lab.launch.work import Pool, Work
+from pfge.lab.launch.worker import MakeUnits
 from pfge.lab.session import Session
 
 
-def launch(session: Session, make_units: MakeUnits) -> None:
+def launch(sessions: Sequence[Session], make_units: MakeUnits) -> None:
     """Run all units that are not done, where `engine.launcher` says.
 
     Args:
-        session: The experiment, whose run folder this process has locked.
+        sessions: Experiments, whose run folders this process has locked; they share the workers.
         make_units: A function of a module, which workers call too.
 
     Raises:
         UnitsMissingError: Some failed three times; all others are done.
         ConfigError: Workers are wanted for units that have several processes themselves.
     """
-    engine = session.experiment.engine
-    units = make_units(session.experiment, session.folder, iterations_per_epoch(session))
-    if engine.workers == 1:
-        run_here(session, units)
-    elif session.engine.share[1] > 1:
-        raise ConfigError(
-            f"engine.launcher = {engine.launcher!r} is for units of one process each, got "
-            f"{session.engine.share[1]} processes; set engine.devices and engine.nodes to 1, or "
-            "engine.launcher to here"
-        )
+    several = len(sessions) > 1
+    works = [Work.of(session, make_units, session.experiment.name if several else "") for session in sessions]
+    launcher = sessions[0].experiment.engine.chosen_launcher
+    try:
+        if launcher.is_this_process:
+            for work in works:
+                run_here(work.session, work.units)
+        elif any(units_to_run(work.units) for work in works):
+            for session in sessions:
+                _require_one_process(session)
+            pool, threads = _choose_pool(works)
+            with pool as workers:
+                drive(works, workers, threads)
+    finally:
+        for work in works:
+            if work.session.engine.is_first and not units_to_run(work.units):
+                Marks(work.session.folder).remove()
+    for session in sessions:
+        session.engine.wait_for_all()
+
+
+def _choose_pool(works: Sequence[Work]) -> tuple[AbstractContextManager[Pool], Callable[[Work], int]]:
+    """Return the workers, and how many threads a unit of an experiment has."""
+    launcher = works[0].session.experiment.engine.chosen_launcher
+    if launcher.kind == "here":
+        share = max(torch.get_num_threads() // launcher.processes, 1)
+        return processes(launcher.processes), lambda _: share
+    experiments = [work.session.experiment for work in works]
+    if launcher.kind == "ray":
+        pool = ray_tasks(launcher.address, experiments)
     else:
-        run_in_processes(session, units, make_units, engine.workers)
-    session.engine.first_does(Marks(session.folder).remove)
+        pool = slurm_jobs(works[0].session.folder.units, is_local=launcher.is_local)
+    return pool, lambda work: work.session.experiment.engine.cpus
+
+
+def _require_one_process(session: Session) -> None:
+    engine, count = session.experiment.engine, session.engine.share[1]
+    if count > 1 or str(engine.devices) not in ("1", "auto") or engine.nodes != 1:
+        raise ConfigError(
+            f"engine.launcher = {engine.launcher!r} is for units of one process each, got engine.devices = "
+            f"{engine.devices}, engine.nodes = {engine.nodes} and {count} processes; set engine.devices and "
+            "engine.nodes to 1, or engine.launcher to here"
+        )

@@ -1,9 +1,9 @@
-"""What a run folder tells about units that are not done: which are running, and why others failed."""
+"""What a run folder tells about units that are not done: which run, how far, and why others failed."""
 
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pfge.lab.run.folder import RunFolder
@@ -13,11 +13,16 @@ from pfge.storage.files import StorageError, write_text
 PATIENCE = 20.0
 """Seconds that a worker waits for one whose driver was killed: it ends by itself."""
 LONGEST = 1000
-"""Characters of a reason."""
+"""Characters of a reason, or of what tells how far a unit is."""
+MOST_SAID = 100_000
+"""Bytes that are read at once of what units say."""
 
 
 class Marks:
-    """The locks of units, and the reasons of those that failed.
+    """The locks of units, what those that run tell, and the reasons of those that failed.
+
+    They are files, so that workers on any machine write them, and a driver or `pfge status` on any other
+    reads them.
 
     Args:
         folder: The run folder.
@@ -58,22 +63,63 @@ class Marks:
 
     def failure(self, unit: str) -> str | None:
         """Return why a unit failed the last time that it ran, if it did."""
+        return self._read(unit, "failed")
+
+    def note_progress(self, unit: str, text: str) -> None:
+        """Keep how far a running unit is, in words; it may be lost."""
+        file = self._file(unit, "progress")
+        new = file.with_suffix(".progress-new")
+        with suppress(OSError):
+            new.write_text(text, encoding="utf-8")
+            new.replace(file)
+
+    def progress(self, unit: str) -> str:
+        """Return how far a running unit is, in words; "" if that is not known."""
+        return self._read(unit, "progress") or ""
+
+    def say(self, unit: str, text: str) -> None:
+        """Keep lines that a running unit has for the user of its driver."""
+        with suppress(OSError), self._file(unit, "said").open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+    def said(self, unit: str, after: int) -> tuple[list[str], int]:
+        """Return the lines that a unit said after a number of bytes, and how many bytes there are by now."""
         try:
-            with self._file(unit, "failed").open(encoding="utf-8", errors="replace") as file:
-                text = file.read(LONGEST)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageError(f"{self._file(unit, 'failed')} cannot be read: {error.strerror}") from None
-        # The file may come from a stranger, and a terminal obeys what is not printable.
-        return "".join(character if character.isprintable() else "?" for character in text)
+            with self._file(unit, "said").open("rb") as file:
+                file.seek(after)
+                found = file.read(MOST_SAID)
+        except OSError:
+            return [], after
+        whole = found[: found.rfind(b"\n") + 1]
+        return [_printable(line) for line in whole.decode(errors="replace").splitlines()], after + len(whole)
+
+    def forget(self, unit: str) -> None:
+        """Remove what an earlier attempt at a unit left."""
+        for kind in ("failed", "progress", "said"):
+            self._file(unit, kind).unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove all marks: the run is finished."""
         shutil.rmtree(self._path, ignore_errors=True)
 
+    def _read(self, unit: str, kind: str) -> str | None:
+        file = self._file(unit, kind)
+        try:
+            with file.open(encoding="utf-8", errors="replace") as opened:
+                text = opened.read(LONGEST)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{file} cannot be read: {error.strerror}") from None
+        return _printable(text)
+
     def _file(self, unit: str, kind: str) -> Path:
         return self._path / f"{re.sub('[^A-Za-z0-9_-]+', '-', unit)}.{kind}"
+
+
+def _printable(text: str) -> str:
+    """Return a text without what a terminal would obey: files may come from a stranger."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def is_users_mistake(error: Exception) -> bool:

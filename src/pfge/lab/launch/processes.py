@@ -4,58 +4,55 @@ import multiprocessing
 import os
 import signal
 import threading
-import traceback
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 
-import torch
-
-from pfge.lab.config.schema import Experiment
-from pfge.lab.engine import Engine
-from pfge.lab.launch.driver import drive
-from pfge.lab.launch.marks import Marks, is_users_mistake
-from pfge.lab.launch.unit import Unit
-from pfge.lab.launch.worker import MakeUnits, run_unit
-from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.progress import Reporter
-from pfge.lab.session import Session
+from pfge.lab.launch.work import Pool
+from pfge.lab.launch.worker import Order, Worker
 
 
-def run_in_processes(session: Session, units: Sequence[Unit], make_units: MakeUnits, workers: int) -> None:
-    """Run what is not done in a number of processes, each of which has its share of the threads."""
-    # Not forked: a process that has used threads, as torch does, cannot be forked safely.
-    context = multiprocessing.get_context("spawn")
-    threads = max(torch.get_num_threads() // workers, 1)
-    started: list[_Worker] = []
-
-    def start(unit: Unit) -> _Worker:
-        for worker in started:
-            if worker.is_idle():
-                worker.give(unit)
-                return worker
-        mine, theirs = context.Pipe()
-        folder, quiet = session.folder.path, session.reporter.quiet
-        process = context.Process(
-            target=_work, args=(theirs, session.experiment, folder, make_units, threads, quiet)
-        )
-        process.start()
-        theirs.close()  # so that the end of the process is the end of the pipe
-        worker = _Worker(process, mine)
-        started.append(worker)
-        worker.give(unit)
-        return worker
-
+@contextmanager
+def processes(count: int) -> Iterator[Pool]:
+    """Give a number of processes, which end with the context."""
+    pool = _Processes(count)
     try:
-        drive(session, units, start, workers)
+        yield pool
     finally:
-        for worker in started:
-            worker.stop()
+        pool.stop()
 
 
-class _Worker:
+class _Processes:
+    def __init__(self, count: int):
+        self.size = count
+        # Not forked: a process that has used threads, as torch does, cannot be forked safely.
+        self._context = multiprocessing.get_context("spawn")
+        self._started: list[_Process] = []
+
+    def start(self, orders: Sequence[Order]) -> list["_Process"]:
+        return [self._give(order) for order in orders]
+
+    def stop(self) -> None:
+        for process in self._started:
+            process.stop()
+
+    def _give(self, order: Order) -> "_Process":
+        for process in self._started:
+            if process.is_idle():
+                process.give(order)
+                return process
+        mine, theirs = self._context.Pipe()
+        started = self._context.Process(target=_work, args=(theirs,))
+        started.start()
+        theirs.close()  # so that the end of the process is the end of the pipe
+        process = _Process(started, mine)
+        self._started.append(process)
+        process.give(order)
+        return process
+
+
+class _Process:
     """A process that runs one unit after another, until one fails."""
 
     def __init__(self, process: SpawnProcess, connection: Connection):
@@ -63,10 +60,10 @@ class _Worker:
         self._connection = connection
         self._is_idle = True
 
-    def give(self, unit: Unit) -> None:
+    def give(self, order: Order) -> None:
         self._is_idle = False
         try:
-            self._connection.send(unit.name)
+            self._connection.send(order)
         except OSError:
             self._process.join()  # it was killed while idle
 
@@ -92,37 +89,19 @@ class _Worker:
         self._connection.close()
 
 
-def _work(
-    connection: Connection,
-    experiment: Experiment,
-    path: Path,
-    make_units: MakeUnits,
-    threads: int,
-    quiet: bool,
-) -> None:
-    """Run the units whose names are received, and answer whether each was done."""
+def _work(connection: Connection) -> None:
+    """Carry out the orders that are received, and answer whether each succeeded."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver too, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(threads)
-    reporter = Reporter(quiet=quiet, bars=False)
-    warnings.showwarning = lambda message, *_, **__: reporter.say(f"pfge: warning: {message}")
-    session: Session | None = None
-    while True:
+    worker = Worker()
+    succeeded = True
+    while succeeded:
         try:
-            name = connection.recv()
+            order = connection.recv()
         except EOFError:
             return
-        try:
-            if session is None:
-                session = Session.set_up(experiment, RunFolder(path), Engine(experiment.engine), reporter)
-            run_unit(session, make_units, name)
-        except Exception as error:
-            Marks(RunFolder(path)).note_failure(name, error)
-            if not is_users_mistake(error):
-                traceback.print_exc()
-            connection.send(False)
-            return
-        connection.send(True)
+        succeeded = worker.carry_out(order)
+        connection.send(succeeded)
 
 
 def _end_with_parent() -> None:

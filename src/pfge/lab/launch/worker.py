@@ -1,15 +1,87 @@
-"""Run units in a process that has nothing but the experiment and their names."""
+"""Run units in a process that has nothing but an order: the experiment, its folder and a unit's name."""
 
+import os
+import traceback
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
 
 from pfge.lab.config.schema import Experiment
-from pfge.lab.launch.marks import Marks
-from pfge.lab.launch.unit import Unit
+from pfge.lab.engine import Engine
+from pfge.lab.launch.marks import Marks, is_users_mistake
+from pfge.lab.launch.told_progress import WorkerReporter
+from pfge.lab.launch.unit import Unit, units_to_run
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.session import Session
 
 MakeUnits = Callable[[Experiment, RunFolder, int], list[Unit]]
-"""Returns the units of an experiment in a run folder, for a number of iterations in an epoch."""
+"""Returns the units of an experiment in a run folder, for a number of iterations in an epoch.
+
+It is sent to workers, so it is a function of a module, or a `functools.partial` of one.
+"""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker is told.
+
+    Attributes:
+        experiment: Whose unit it is.
+        folder: The run folder, which the driver has locked.
+        make_units: Returns the units of the experiment.
+        unit: The name of the one to run.
+        threads: How many to use.
+        working_folder: That of the driver, from which paths in the config start.
+    """
+
+    experiment: Experiment
+    folder: Path
+    make_units: MakeUnits
+    unit: str
+    threads: int
+    working_folder: Path
+
+
+class Worker:
+    """A process that carries out orders; it keeps the data of the last experiment."""
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._reporter: WorkerReporter | None = None
+
+    def carry_out(self, order: Order) -> bool:
+        """Run a unit, unless it is done; return whether it succeeded. If not, its mark says why."""
+        marks = Marks(RunFolder(order.folder))
+        try:
+            session = self._set_up(order, marks)
+            run_unit(session, order.make_units, order.unit)
+        except Exception as error:
+            marks.note_failure(order.unit, error)
+            if not is_users_mistake(error):
+                marks.say(order.unit, traceback.format_exc())
+            self._session = None
+            return False
+        return True
+
+    def _set_up(self, order: Order, marks: Marks) -> Session:
+        if order.working_folder.is_dir():
+            os.chdir(order.working_folder)
+        torch.set_num_threads(order.threads)
+        known = self._session
+        if known is None or (known.experiment, known.folder.path) != (order.experiment, order.folder):
+            self._session = None  # the data of one experiment at a time
+            self._reporter = reporter = WorkerReporter(marks)
+            warnings.showwarning = lambda message, *_, **__: reporter.say(f"pfge: warning: {message}")
+            reporter.unit = order.unit
+            engine = Engine(order.experiment.on_one_device().engine)
+            self._session = Session.set_up(order.experiment, RunFolder(order.folder), engine, reporter)
+        if self._session is None or self._reporter is None:
+            raise RuntimeError("a worker must have a session")
+        self._reporter.unit = order.unit
+        return self._session
 
 
 def iterations_per_epoch(session: Session) -> int:
@@ -23,6 +95,8 @@ def run_unit(session: Session, make_units: MakeUnits, name: str) -> None:
     The run folder itself is locked by the driver, the unit by this process.
     """
     units = make_units(session.experiment, session.folder, iterations_per_epoch(session))
+    if name not in [unit.name for unit in units_to_run(units)]:
+        return  # a job that waited in a queue, while another did it
     unit = next(unit for unit in units if unit.name == name)
     with Marks(session.folder).held(name):
         if not unit.is_done():

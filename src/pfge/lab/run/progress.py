@@ -1,11 +1,13 @@
 """Progress on long work: bars in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 SECONDS_BETWEEN_LINES = 30
 
@@ -39,6 +41,26 @@ class Reporter:
                 yield lambda done, note: bar.update(key, completed=done, note=note)
         else:
             yield self._lines(name, total)
+
+    @contextmanager
+    def live_lines(self) -> Iterator[Callable[[Sequence[str]], None]]:
+        """Give a function that shows lines in place of those before; elsewhere than in a terminal, seldom."""
+        if self._console.is_terminal:
+            with Live(console=self._console, auto_refresh=False, transient=True) as live:
+                yield lambda lines: live.update(
+                    Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True
+                )
+        else:
+            last = time.monotonic()
+
+            def show(lines: Sequence[str]) -> None:
+                nonlocal last
+                if (now := time.monotonic()) - last >= SECONDS_BETWEEN_LINES:
+                    last = now
+                    for line in lines:
+                        self.say(line)
+
+            yield show
 
     def _bar(self) -> Progress:
         columns = (

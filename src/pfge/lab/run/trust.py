@@ -21,7 +21,7 @@ def load_run_config(
     """Read the config of a run, which may import nothing and read nothing outside of the run's folder.
 
     Settings that only training uses, such as pretrain.weights and engine.logger, have no effect on reading
-    a run and are not checked.
+    a run and are not checked. Work runs in this process, unless an override chooses a launcher.
 
     Args:
         file: The config, in the run's folder.
@@ -41,6 +41,10 @@ def load_run_config(
 
     if not is_given("data.download"):
         experiment = replace(experiment, data=replace(experiment.data, download=False))
+    if not is_given("engine.launcher"):
+        experiment = replace(experiment, engine=replace(experiment.engine, launcher="here"))
+    if not is_given("engine.slurm"):  # its parameters may be commands
+        experiment = replace(experiment, engine=replace(experiment.engine, slurm={}))
     found = [
         setting
         for setting in _reaching_out(experiment, file.parent)

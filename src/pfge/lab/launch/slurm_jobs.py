@@ -1,0 +1,115 @@
+"""Run units as jobs of a Slurm cluster, through submitit."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pfge.lab.config.schema import EngineSettings
+from pfge.lab.launch.work import Pool
+from pfge.lab.launch.worker import Order, Worker
+
+MINUTES = 24 * 60
+"""Time limit of a job, if engine.slurm has no timeout_min; a job that reaches it is queued again."""
+MOST_TIMEOUTS = 1000
+
+
+class SlurmError(ValueError):
+    """submitit or Slurm is missing, or Slurm refuses a job."""
+
+
+@contextmanager
+def slurm_jobs(folder: Path, *, is_local: bool) -> Iterator[Pool]:
+    """Give a Slurm cluster, which decides how many jobs run at once.
+
+    Args:
+        folder: Where submitit keeps its files, on a file system that all nodes have.
+        is_local: Whether jobs are processes of this machine, as many as it has cores, to try them out.
+
+    Raises:
+        SlurmError: submitit is not installed.
+    """
+    submitit = _import_submitit()
+    folder.mkdir(exist_ok=True)
+    # A new one each time: submitit unpickles what it finds, and the folder of a run may come from a stranger.
+    files = Path(tempfile.mkdtemp(prefix="submitit-", dir=folder)).absolute()
+    yield _SlurmJobs(submitit, files, is_local=is_local)
+
+
+class _SlurmJobs:
+    def __init__(self, submitit: Any, files: Path, *, is_local: bool):
+        self.size = (os.cpu_count() or 1) if is_local else 1_000_000
+        self._cluster = "local" if is_local else "slurm"
+        self._submitit = submitit
+        self._files = files
+
+    def start(self, orders: Sequence[Order]) -> list["_SlurmJob"]:
+        needs = [order.experiment.engine for order in orders]
+        numbers = sorted(range(len(orders)), key=lambda number: needs.index(needs[number]))
+        jobs: dict[int, _SlurmJob] = {}
+        for engine, array in groupby(numbers, key=lambda number: needs[number]):
+            chosen = list(array)
+            submitted = self._submit(engine, [orders[number] for number in chosen])
+            jobs |= dict(zip(chosen, submitted, strict=True))
+        return [jobs[number] for number in range(len(orders))]
+
+    def _submit(self, engine: EngineSettings, orders: Sequence[Order]) -> list["_SlurmJob"]:
+        """Submit units of the same needs as one array."""
+        limits = {f"{cluster}_max_num_timeout": MOST_TIMEOUTS for cluster in ("slurm", "local")}
+        try:
+            executor = self._submitit.AutoExecutor(self._files, cluster=self._cluster, **limits)
+            executor.update_parameters(**_parameters(engine))
+            with executor.batch():
+                jobs = [executor.submit(RequeuedOrder(order)) for order in orders]
+        except (RuntimeError, NameError, TypeError, ValueError, AssertionError, OSError) as error:
+            reason = " ".join(str(error).split())[:500]
+            raise SlurmError(
+                f"Slurm takes no job: {reason}; see engine.cpus, engine.gpus, engine.memory, engine.slurm"
+            ) from None
+        return [_SlurmJob(job) for job in jobs]
+
+
+class RequeuedOrder:
+    """An order as a job, which is queued again when it is preempted or reaches its time limit."""
+
+    def __init__(self, order: Order):
+        self._order = order
+
+    def __call__(self) -> bool:
+        """Carry out the order."""
+        return Worker().carry_out(self._order)
+
+    def checkpoint(self) -> Any:
+        """Return the same order, to be queued again: what is done of it is in the run folder."""
+        return _import_submitit().helpers.DelayedSubmission(self)
+
+
+class _SlurmJob:
+    def __init__(self, job: Any):
+        self._job = job
+
+    def is_over(self) -> bool:
+        return bool(self._job.done())
+
+    def ending(self) -> str:
+        return f"its job {self._job.job_id} ended in state {self._job.state}"
+
+    def stop(self) -> None:
+        self._job.cancel(check=False)
+
+
+def _parameters(engine: EngineSettings) -> dict[str, Any]:
+    needed = {"timeout_min": MINUTES, "cpus_per_task": engine.cpus}
+    asked = {"gpus_per_node": engine.gpus, "mem_gb": engine.memory}
+    return needed | {name: value for name, value in asked.items() if value} | engine.slurm
+
+
+def _import_submitit() -> Any:
+    try:
+        import submitit
+    except ImportError:
+        raise SlurmError("engine.launcher = 'slurm' needs submitit; pip install 'pfge[slurm]'") from None
+    return submitit

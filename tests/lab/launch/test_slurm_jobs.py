@@ -1,0 +1,85 @@
+"""Units as Slurm jobs: what is submitted, in which arrays, and what is said if it cannot be."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pfge.lab.launch.slurm_jobs import RequeuedOrder, SlurmError, slurm_jobs
+from pfge.lab.launch.worker import Order
+from tests.lab.tiny import run, tiny
+
+pytest.importorskip("submitit")
+
+SBATCH = """#!/bin/sh
+cat "$1" >> {log}
+echo "Submitted batch job 7"
+"""
+REFUSING = """#!/bin/sh
+echo "sbatch: error: Memory specification can not be satisfied" >&2
+exit 1
+"""
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, sbatch: str) -> None:
+    """Put programs with the names of Slurm's on the path."""
+    folder.mkdir()
+    for name, text in (("sbatch", sbatch), ("srun", "#!/bin/sh\n"), ("sacct", "#!/bin/sh\n")):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def order(unit: str, *settings: str) -> Order:
+    return Order(tiny(*settings), Path("run"), lambda *_: [], unit, 1, Path())
+
+
+def test_units_of_the_same_needs_are_one_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    install(tmp_path / "bin", monkeypatch, SBATCH.format(log=log))
+    large = ("engine.gpus=2", "engine.memory=30", "engine.cpus=4", "engine.slurm={slurm_partition='big'}")
+    orders = [order("a"), order("b", *large), order("c")]
+    with slurm_jobs(tmp_path / "units", is_local=False) as pool:
+        jobs = pool.start(orders)
+    assert len(jobs) == 3
+    text = log.read_text()
+    assert text.count("#SBATCH --array=0-1") == 1  # a and c
+    assert text.count("#SBATCH --time=1440") == 2
+    for line in ("gpus-per-node=2", "mem=30GB", "cpus-per-task=4", "partition=big"):
+        assert text.count(f"#SBATCH --{line}\n") == 1, text
+    assert "#SBATCH --requeue" in text or "signal=USR2" in text
+    (files,) = (tmp_path / "units").iterdir()
+    assert files.name.startswith("submitit-")
+
+
+def test_a_job_that_is_preempted_is_queued_again_as_it_was() -> None:
+    job = RequeuedOrder(order("a"))
+    assert job.checkpoint().function is job
+
+
+def test_what_slurm_refuses_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "bin", monkeypatch, REFUSING)
+    with pytest.raises(SlurmError, match=r"Slurm takes no job: .*Memory specification can not be satisfied"):
+        run(tiny("ensemble.methods=[]", "engine.launcher=slurm", "engine.memory=9000"), tmp_path / "run")
+    assert not (tmp_path / "run" / "seed-1").exists()
+
+
+def test_parameters_that_submitit_does_not_know_are_told(tmp_path: Path) -> None:
+    wrong = order("a", "engine.slurm={slurm_queue='big'}")
+    with (
+        slurm_jobs(tmp_path / "units", is_local=True) as pool,
+        pytest.raises(SlurmError, match="Slurm takes no job: Unknown argument 'queue'"),
+    ):
+        pool.start([replace(wrong, unit="b")])
+
+
+def test_without_slurm_or_submitit_a_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny("ensemble.methods=[]", "engine.launcher=slurm")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SlurmError, match="are you indeed on a slurm cluster"):
+        run(experiment, tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(SlurmError, match=r"needs submitit; pip install 'pfge\[slurm\]'"):
+        run(experiment, tmp_path / "run")
