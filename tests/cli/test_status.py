@@ -50,8 +50,8 @@ def test_a_dry_run_prints_parts_and_hours(tmp_path: Path, capsys: pytest.Capture
         "           0  seed 1: tidy",
         "          26  iterations in 5 parts; 0 parts are done",
     ]
-    assert [line.split()[1:] for line in lines[7:9]] == [
+    assert [line.split()[1:] for line in lines[8:10]] == [
         ["hours", "with", "one", "process"],
-        ["hours", "with", "--on", "here:2"],
+        ["hours", "with", "2", "workers,", "such", "as", "--on", "here:2"],
     ]
     assert not (tmp_path / "run").exists()

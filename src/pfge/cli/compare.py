@@ -1,19 +1,23 @@
-"""`pfge compare`: run every method from one w0."""
+"""`pfge compare`: run every method from one w0, in one or more experiments."""
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.experiment_arguments import add_experiment_arguments, load_chosen_experiment
+from pfge.cli.experiment_arguments import RUNS, add_experiment_arguments, load_chosen_experiments
 
 if TYPE_CHECKING:
+    from pfge.lab.config.schema import Experiment
     from pfge.lab.experiments.cost import Cost
 
 WORKERS = (1, 2, 4, 8)
-"""Numbers of processes for which a dry run tells the time."""
+"""Numbers of workers for which a dry run tells the time."""
 HELP = "compare SWA, FGE, SWAG and PFGE from the same start weights"
 DESCRIPTION = (
     "Train or load w0, run every method from it with equal rates and iterations, and print "
     "tables. Without CONFIG, use scikit-learn's digits and a small network, in about a minute. "
+    "Several experiments run at once, each in its own folder. "
     "Running the same command again continues where it stopped."
 )
 
@@ -26,46 +30,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="only print the parts, their iterations and, after timing a few, the hours of training",
     )
-    parser.add_argument(
-        "--on",
-        metavar="LAUNCHER",
-        help="same as --set engine.launcher=LAUNCHER: here, or here:N for N processes on this machine",
-    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the comparison and print its tables."""
-    experiment, folder = load_chosen_experiment(
-        options, [f"engine.launcher={options.on}"] if options.on is not None else []
-    )
+    """Run the comparisons and print their tables."""
+    chosen = load_chosen_experiments(options)
 
-    from pfge.cli.tables import print_comparison
-    from pfge.lab.experiments.compare import compare
+    from pfge.lab.experiments.compare import compare_all
     from pfge.lab.experiments.cost import find_cost
     from pfge.lab.launch.driver import UnitsMissingError
-    from pfge.lab.run.folder import RunFolder
     from pfge.lab.run.progress import Reporter
-    from pfge.lab.run.result_lines import require_rows
-    from pfge.lab.run.results import ComparisonRow
 
     if options.dry_run:
-        _print_cost(find_cost(experiment, folder, Reporter()))
+        _print_costs(
+            {experiment.name: find_cost(experiment, folder, Reporter()) for experiment, folder in chosen}
+        )
         return 0
     try:
-        rows = compare(experiment, folder, Reporter())
+        compare_all(chosen, Reporter())
     except UnitsMissingError:
-        if found := require_rows(RunFolder(folder).results, ComparisonRow):
-            print_comparison(found, experiment, folder)
+        _print_results(chosen, options.out)
         raise
-    print_comparison(rows, experiment, folder)
+    _print_results(chosen, options.out)
     return 0
 
 
-def _print_cost(cost: "Cost") -> None:
-    for unit in cost.units:
-        print(f"{unit.iterations:>12,}  {unit.name}")
-    print(f"{cost.iterations:>12,}  iterations in {len(cost.units)} parts; {cost.done} parts are done")
-    print(f"an iteration takes {1000 * cost.step:.1f} ms here; if it does in every process, training takes")
+def _print_results(chosen: "Sequence[tuple[Experiment, Path]]", out: Path | None) -> None:
+    """Print what there is: the tables of one comparison, or one table and one page of all."""
+    from pfge.cli.tables import print_comparison, print_comparisons
+    from pfge.lab.run.folder import RunFolder
+    from pfge.lab.run.result_lines import require_rows
+    from pfge.lab.run.results import ComparisonRow
+
+    if len(chosen) > 1:
+        print_comparisons([folder for _, folder in chosen], (out or RUNS) / "report.html")
+        return
+    ((experiment, folder),) = chosen
+    if rows := require_rows(RunFolder(folder).results, ComparisonRow):
+        print_comparison(rows, experiment, folder)
+
+
+def _print_costs(costs: "dict[str, Cost]") -> None:
+    from pfge.lab.experiments.cost import seconds_of_all
+
+    for name, cost in costs.items():
+        if len(costs) > 1:
+            print(f"{name}:")
+        for unit in cost.units:
+            print(f"{unit.iterations:>12,}  {unit.name}")
+        print(f"{cost.iterations:>12,}  iterations in {len(cost.units)} parts; {cost.done} parts are done")
+        print(f"an iteration takes {1000 * cost.step:.1f} ms here")
+    print("if iterations take as long in every process, training takes")
     for workers in WORKERS:
-        on = f"--on here:{workers}" if workers > 1 else "one process"
-        print(f"{cost.seconds(workers) / 3600:>12.2f}  hours with {on}")
+        on = f"{workers} workers, such as --on here:{workers}" if workers > 1 else "one process"
+        print(f"{seconds_of_all(list(costs.values()), workers) / 3600:>12.2f}  hours with {on}")

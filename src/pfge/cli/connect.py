@@ -4,7 +4,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
+from pfge.cli.setting_arguments import (
+    add_launcher_argument,
+    add_setting_arguments,
+    add_trust_argument,
+    given_settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of adjacent pairs of each ensemble, or all (default: all of PFGE, as many of FGE)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the choice of pairs (default: 0)")
+    add_launcher_argument(parser)
     add_setting_arguments(parser, "connect.rate=0.01")
     add_trust_argument(parser)
 

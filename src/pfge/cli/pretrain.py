@@ -1,8 +1,9 @@
 """`pfge pretrain`: train or load the start weights of a comparison."""
 
 import argparse
+from dataclasses import replace
 
-from pfge.cli.experiment_arguments import add_experiment_arguments, load_chosen_experiment
+from pfge.cli.experiment_arguments import add_experiment_arguments, load_chosen_experiments
 
 HELP = "train or load the start weights w0 of a comparison"
 DESCRIPTION = (
@@ -19,11 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train or load w0 and print its quality."""
-    experiment, folder = load_chosen_experiment(options)
+    chosen = load_chosen_experiments(options)
 
     from pfge.cli.tables import print_start_weights
+    from pfge.lab.experiments.compare import find_all_w0
     from pfge.lab.run.progress import Reporter
     from pfge.lab.training.pretrain import pretrain
 
-    print_start_weights(pretrain(experiment, folder, Reporter()))
+    if not chosen[0][0].engine.chosen_launcher.is_this_process:
+        find_all_w0(chosen, Reporter())
+    for experiment, folder in chosen:
+        here = replace(experiment, engine=replace(experiment.engine, launcher="here"))
+        print_start_weights(pretrain(here, folder, Reporter()))
     return 0

@@ -15,6 +15,16 @@ def add_setting_arguments(parser: argparse.ArgumentParser, example: str) -> None
     parser.add_argument("--download", action="store_true", help="download missing data")
 
 
+def add_launcher_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that says where parts of the work run."""
+    parser.add_argument(
+        "--on",
+        metavar="LAUNCHER",
+        help="same as --set engine.launcher=LAUNCHER: here, here:N for N processes on this machine, ray, "
+        "ray:HOST:PORT or slurm",
+    )
+
+
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:
     """Add the argument that makes a command trust the config of the run that it reads."""
     parser.add_argument(
@@ -26,4 +36,6 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
 
 def given_settings(options: argparse.Namespace) -> list[str]:
     """Return the overrides in the arguments, as key=value."""
-    return [*options.set, *(["data.download=true"] if options.download else [])]
+    download = ["data.download=true"] if options.download else []
+    launcher = getattr(options, "on", None)
+    return [*options.set, *download, *([f"engine.launcher={launcher}"] if launcher is not None else [])]

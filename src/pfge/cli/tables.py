@@ -19,6 +19,8 @@ from pfge.lab.run.results import (
 )
 from pfge.methods import METHODS
 from pfge.reports.contents import comparison_tables
+from pfge.reports.page.page import make_page
+from pfge.reports.run import Run
 from pfge.reports.statistics import Estimate, main_metrics
 from pfge.reports.tables.cascade import MeasuredWay, cascade_table
 from pfge.reports.tables.cells import Number
@@ -26,8 +28,11 @@ from pfge.reports.tables.connectivity import connectivity_tables
 from pfge.reports.tables.diagnosis import diagnosis_table, in_words
 from pfge.reports.tables.evaluation import evaluation_tables
 from pfge.reports.tables.formats import formats_table
+from pfge.reports.tables.methods import methods_table
 from pfge.reports.tables.plans import plans_table
 from pfge.reports.tables.render_terminal import console, print_table
+from pfge.reports.tables.runs import name_runs, runs_table
+from pfge.storage.files import write_text
 from pfge.tasks import Task
 
 
@@ -41,6 +46,25 @@ def print_comparison(rows: Sequence[ComparisonRow], experiment: Experiment, path
     for table in comparison_tables(folder, rows, formats, margins=experiment.margins):
         print_table(table, f"{title}, {table.title}")
     _say(f"Config, results and ensembles: {path}")
+
+
+def print_comparisons(folders: Sequence[Path], report: Path) -> None:
+    """Print one table of comparisons, finished or not, and write one page of all."""
+    runs = [Run(folder) for folder in folders if RunFolder(folder).config.exists()]
+    if not _is_first_process() or not runs:
+        return
+    by_task: dict[Task, list[Run]] = {}
+    for run in runs:
+        if run.results:
+            by_task.setdefault(run.task, []).append(run)
+    for alike in by_task.values():
+        table = runs_table(name_runs(alike)) or methods_table(alike[0].results)
+        print_table(table, table.title if len(alike) > 1 else f"{alike[0].name}: {table.title}")
+    for run in runs:
+        seeds = len({row.seed for row in run.results})
+        _say(f"{run.name}: {len(run.results)} results of {seeds} seeds in {run.folder.path}", wrap=False)
+    write_text(report, make_page(runs))
+    _say(f"Report: {report}", wrap=False)
 
 
 def print_evaluation(found: EnsembleEvaluation, file: Path) -> None:

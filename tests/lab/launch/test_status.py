@@ -29,12 +29,13 @@ def test_a_unit_is_done_running_waiting_or_failed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="too high"), marks.held("c"):
         raise ValueError("the rate is too high")
     with marks.held("b"):
+        marks.note_progress("b", "10/20, loss 0.5")
         found = find_states(folder, units)
     assert found == [
         UnitStatus("a", "done"),
         UnitStatus("no longer needed", "done"),
         UnitStatus("saved", "done"),
-        UnitStatus("b", "running"),
+        UnitStatus("b", "running", "10/20, loss 0.5"),
         UnitStatus("c", "failed", "the rate is too high"),
         UnitStatus("d", "waiting"),
         UnitStatus("e", "waiting", "for b, c, d"),

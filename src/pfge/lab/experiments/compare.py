@@ -56,9 +56,13 @@ def compare_all(
 ) -> list[list[ComparisonRow]]:
     """Run or continue comparisons, each in its folder, which share the workers; return the results of each.
 
+    In this process, they run one after another, and one that fails does not keep the others from running.
+
     Raises:
         UnitsMissingError: As of `compare`.
     """
+    if len(experiments) > 1 and experiments[0][0].engine.chosen_launcher.is_this_process:
+        return _compare_one_by_one(experiments, reporter)
     with ExitStack() as stack:
         sessions = [
             stack.enter_context(open_session(experiment, path, reporter)) for experiment, path in experiments
@@ -72,6 +76,35 @@ def compare_all(
             raise
         sessions[0].engine.first_does(lambda: _put_in_order(sessions))
     return [require_rows(session.folder.results, ComparisonRow) for session in sessions]
+
+
+def find_all_w0(experiments: Sequence[tuple[Experiment, Path]], reporter: Reporter) -> None:
+    """Train or load w0 for every seed of experiments, each in its folder, where `engine.launcher` says.
+
+    Raises:
+        UnitsMissingError: As of `compare`.
+    """
+    with ExitStack() as stack:
+        sessions = [
+            stack.enter_context(open_session(experiment, path, reporter)) for experiment, path in experiments
+        ]
+        launch(sessions, start_units)
+
+
+def _compare_one_by_one(
+    experiments: Sequence[tuple[Experiment, Path]], reporter: Reporter
+) -> list[list[ComparisonRow]]:
+    found, missing = [], []
+    for experiment, path in experiments:
+        reporter.say(f"{experiment.name}, in {path}")
+        try:
+            found.append(compare(experiment, path, reporter))
+        except (ValueError, OSError) as error:
+            reporter.say(f"{experiment.name}: failed: {error}")
+            missing.append(f"{experiment.name} is not finished: {error}")
+    if missing:
+        raise UnitsMissingError("; ".join(missing))
+    return found
 
 
 def _put_in_order(sessions: Sequence[Session]) -> None:
@@ -90,6 +123,11 @@ def comparison_units(experiment: Experiment, folder: RunFolder, per_epoch: int) 
     return [
         unit for seed in experiment.seeds for unit in _UnitsOfSeed(experiment, folder, per_epoch, seed).make()
     ]
+
+
+def start_units(experiment: Experiment, folder: RunFolder, per_epoch: int) -> list[Unit]:
+    """Return the units of a comparison that make w0, for the arguments of `comparison_units`."""
+    return [_UnitsOfSeed(experiment, folder, per_epoch, seed).make()[0] for seed in experiment.seeds]
 
 
 def units_of_run(folder: RunFolder) -> list[Unit]:

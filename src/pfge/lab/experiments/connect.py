@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -10,11 +11,13 @@ from torch import nn
 
 from pfge.connectivity.curves import Bezier
 from pfge.ensemble import Ensemble
-from pfge.lab.config.schema import ConnectSettings
+from pfge.lab.config.schema import ConnectSettings, Experiment
 from pfge.lab.data.seeding import generator
+from pfge.lab.launch.launch import launch
+from pfge.lab.launch.unit import Unit
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.result_lines import append_row, require_rows
+from pfge.lab.run.result_lines import append_row, put_in_order, require_rows
 from pfge.lab.run.results import ConnectivityRow
 from pfge.lab.session import Session, open_run
 from pfge.lab.training.resumable_curve import fit_resumable, trace
@@ -54,7 +57,8 @@ def connect(
 ) -> list[ConnectivityRow]:
     """Fit and trace curves between adjacent members of a finished comparison, and return their results.
 
-    Each finished pair is a line in the run folder and is not computed again. One process does it all.
+    Each finished pair is a line in the run folder and is not computed again. Each is a unit of work, so that
+    workers may share them, if an override chooses a launcher.
 
     Args:
         path: The run folder.
@@ -75,8 +79,30 @@ def connect(
             for method in _connected_methods()
             if method in experiment.ensemble.methods
         }
-        chosen = choose_pairs({key: len(ensemble) for key, ensemble in ensembles.items()}, pairs, choice_seed)
-        return [_result(session, pair, ensembles[pair.seed, pair.method]) for pair in chosen]
+        counts = {key: len(ensemble) for key, ensemble in ensembles.items()}
+        chosen = choose_pairs(counts, pairs, choice_seed)
+        del ensembles
+        launch([session], partial(curve_units, pairs=tuple(chosen)))
+        results = session.folder.connectivity
+        put_in_order(results, ConnectivityRow, [pair.key for pair in choose_pairs(counts, "all", 0)])
+        rows = {row.key: row for row in require_rows(results, ConnectivityRow)}
+        return [rows[pair.key] for pair in chosen]
+
+
+def curve_units(
+    experiment: Experiment, folder: RunFolder, per_epoch: int, *, pairs: Sequence[Pair]
+) -> list[Unit]:
+    """Return a unit for each curve between two members, which needs no other."""
+    iterations = experiment.connect.iterations(per_epoch)
+    return [
+        Unit(
+            str(pair),
+            partial(_is_connected, folder, pair),
+            partial(_connect, pair=pair),
+            iterations=iterations,
+        )
+        for pair in pairs
+    ]
 
 
 def choose_pairs(
@@ -124,29 +150,41 @@ def _open(session: Session, seed: int, method: str) -> Ensemble:
     return session.load_ensemble(path)
 
 
-def _result(session: Session, pair: Pair, ensemble: Ensemble) -> ConnectivityRow:
-    """Return the result of a pair; compute it if it is missing."""
-    checkpoint = session.folder.of_seed(pair.seed) / f"curve-{pair.method}-{pair.first}.checkpoint"
+def _is_connected(folder: RunFolder, pair: Pair) -> bool:
+    rows = require_rows(folder.connectivity, ConnectivityRow)
+    return pair.key in {row.key for row in rows} and not _checkpoint(folder, pair).exists()
+
+
+def _connect(session: Session, pair: Pair) -> None:
+    """Compute the result of a pair, unless only its checkpoint is left to be removed."""
     rows = require_rows(session.folder.connectivity, ConnectivityRow)
-    found = [row for row in rows if row.key == pair.key]
-    if not found:
+    if pair.key not in {row.key for row in rows}:
         try:
-            found = [_connect(session, pair, ensemble, checkpoint)]
+            row = _find_result(session, pair)
         except ValueError as error:
             raise ValueError(f"{pair}: {error}") from error
-        append_row(session.folder.connectivity, found[0])
-    checkpoint.unlink(missing_ok=True)
-    return found[0]
+        append_row(session.folder.connectivity, row)
+    _checkpoint(session.folder, pair).unlink(missing_ok=True)
 
 
-def _connect(session: Session, pair: Pair, ensemble: Ensemble, checkpoint: Path) -> ConnectivityRow:
+def _checkpoint(folder: RunFolder, pair: Pair) -> Path:
+    return folder.seed_path(pair.seed) / f"curve-{pair.method}-{pair.first}.checkpoint"
+
+
+def _find_result(session: Session, pair: Pair) -> ConnectivityRow:
     settings = session.experiment.connect
+    ensemble = _open(session, pair.seed, pair.method)
     model = session.build_model()
     start, end = (_as_in(model, ensemble.members[index]) for index in (pair.first - 1, pair.first))
     curve = Bezier(start, end, settings.bends, trained=trained_names(model))
-    stream = f"curve {pair.method} {pair.first}"
     fit_resumable(
-        session, curve, model, seed=pair.seed, stream=stream, checkpoint=checkpoint, name=f"{pair}: fit"
+        session,
+        curve,
+        model,
+        seed=pair.seed,
+        stream=f"curve {pair.method} {pair.first}",
+        checkpoint=_checkpoint(session.folder, pair),
+        name=f"{pair}: fit",
     )
     traced = trace(session, curve, model, seed=pair.seed, name=f"{pair}: trace")
     file = session.folder.curve(pair.seed, pair.method, pair.first)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -12,6 +11,7 @@ from pfge.forward import call_model
 from pfge.lab.config.schema import Experiment
 from pfge.lab.engine import Engine
 from pfge.lab.experiments.compare import comparison_units
+from pfge.lab.launch.simulation import SimulatedUnit, simulate
 from pfge.lab.launch.unit import Unit, units_to_run
 from pfge.lab.launch.worker import iterations_per_epoch
 from pfge.lab.run.folder import RunFolder
@@ -44,7 +44,7 @@ class Cost:
 
     def seconds(self, workers: int) -> float:
         """Return how long training takes with some workers, each as fast as one alone."""
-        return self.step * count_rounds(self.units, workers)
+        return seconds_of_all([self], workers)
 
 
 def find_cost(experiment: Experiment, path: Path, reporter: Reporter) -> Cost:
@@ -61,22 +61,17 @@ def find_cost(experiment: Experiment, path: Path, reporter: Reporter) -> Cost:
     return Cost(to_run, len(units) - len(to_run), _time_step(session))
 
 
-def count_rounds(units: Sequence[Unit], workers: int) -> int:
-    """Return how many iterations one after another some workers need for all units.
-
-    Each worker takes the first unit whose needs are done. That a unit may start early is not counted.
-    """
-    waiting = {unit.name: unit for unit in units}
-    running: list[tuple[int, str]] = []
-    open_units, now = dict(waiting), 0
-    while open_units:
-        for name, unit in list(waiting.items()):
-            if len(running) < workers and not any(need in open_units for need in unit.needs):
-                heappush(running, (now + unit.iterations, name))
-                del waiting[name]
-        now, ended = heappop(running)
-        del open_units[ended]
-    return now
+def seconds_of_all(costs: Sequence[Cost], workers: int) -> float:
+    """Return how long the training of experiments takes that share workers, each as fast as one alone."""
+    ends = simulate(
+        [
+            SimulatedUnit((number, unit.name), cost.step * unit.iterations, [(number, n) for n in unit.needs])
+            for number, cost in enumerate(costs)
+            for unit in cost.units
+        ],
+        workers,
+    )
+    return max(ends.values(), default=0.0)
 
 
 def _time_step(session: Session) -> float:

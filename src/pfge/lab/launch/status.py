@@ -16,7 +16,7 @@ class UnitStatus:
     Attributes:
         name: The unit's.
         state: "done" also if nothing needs it any more.
-        note: Why it failed, or what it waits for.
+        note: How far it is, why it failed, or what it waits for.
     """
 
     name: str
@@ -35,7 +35,7 @@ def _find_state(marks: Marks, unit: Unit, to_run: dict[str, Unit]) -> UnitStatus
     if unit.name not in to_run:
         return UnitStatus(unit.name, "done")
     if marks.is_running(unit.name):
-        return UnitStatus(unit.name, "running")
+        return UnitStatus(unit.name, "running", marks.progress(unit.name))
     if (reason := marks.failure(unit.name)) is not None:
         return UnitStatus(unit.name, "failed", reason)
     needs = [] if unit.may_start(to_run) else [name for name in unit.needs if name in to_run]

@@ -1,0 +1,83 @@
+"""Ray workers, Slurm jobs and their drivers are killed: the same command ends with the same bytes.
+
+KILL_ROUNDS sets how often a worker and then its driver are killed, at random moments; once if it is not set.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.lab.test_killed_runs import MODEL, PATIENCE, SETTINGS, finish, start
+from tests.lab.tiny import outcome
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "1"))
+METHODS = "ensemble.methods=['FGE','PFGE']"
+WORKING = {"ray": "ray::seed", "slurm:local": "submitit.core._submit"}
+"""What the command lines of processes that run units have."""
+
+
+def processes_below(parent: int) -> dict[int, str]:
+    """Return the command lines of all processes that a process started, and that those started."""
+    found: dict[int, tuple[int, str]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            above = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found[int(folder.name)] = (int(above), line)
+    below, added = {parent}, True
+    while added:
+        more = {pid for pid, (above, _) in found.items() if above in below} - below
+        below |= more
+        added = bool(more)
+    return {pid: found[pid][1] for pid in below - {parent} if pid in found}
+
+
+def wait_for_workers(driver: subprocess.Popen[str], launcher: str) -> list[int]:
+    deadline = time.monotonic() + PATIENCE
+    while driver.poll() is None and time.monotonic() < deadline:
+        if workers := [p for p, line in processes_below(driver.pid).items() if WORKING[launcher] in line]:
+            return workers
+        time.sleep(0.05)
+    return []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "dropping.py").write_text(MODEL)
+    finish(start(folder, folder / "run", (*SETTINGS, METHODS)))
+    return outcome(folder / "run")
+
+
+@pytest.mark.parametrize("launcher", WORKING)
+def test_workers_and_drivers_may_be_killed(launcher: str, whole: dict[str, bytes], tmp_path: Path) -> None:
+    pytest.importorskip(launcher.partition(":")[0].replace("slurm", "submitit"))
+    (tmp_path / "dropping.py").write_text(MODEL)
+    out, chosen = tmp_path / "run", random.Random(11)
+    settings = (*SETTINGS, METHODS, f"engine.launcher={launcher}")
+    killed: list[str] = []
+    for _ in range(ROUNDS):
+        driver = start(tmp_path, out, settings)
+        if workers := wait_for_workers(driver, launcher):
+            time.sleep(chosen.uniform(0, 5))
+            with suppress(ProcessLookupError):  # it may be done by now
+                os.kill(chosen.choice(workers), signal.SIGKILL)
+                killed.append("worker")
+            time.sleep(chosen.uniform(0, 4))
+        if driver.poll() is None:
+            killed.append("driver")
+        driver.kill()
+        driver.communicate()
+    finish(start(tmp_path, out, settings))
+    print(f"{launcher}: killed {killed.count('worker')} workers and {killed.count('driver')} drivers")
+    assert killed
+    assert outcome(out) == whole
+    assert not (out / "units").exists()
