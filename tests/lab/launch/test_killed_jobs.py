@@ -1,6 +1,6 @@
 """Ray workers, Slurm jobs and their drivers are killed: the same command ends with the same bytes.
 
-KILL_ROUNDS sets how often a worker and then its driver are killed, at random moments; once if it is not set.
+KILL_ROUNDS sets at how many stages a worker, and then its driver, are killed; one if it is not set.
 """
 
 import os
@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.slow
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "1"))
 METHODS = "ensemble.methods=['FGE','PFGE']"
+STAGES = ("pretrain.checkpoint", "shared.checkpoint", "pfge-fork.checkpoint", "ensembles", "pfge.checkpoint")
+"""Files of a seed; soon after each of them appears, a worker is killed."""
 WORKING = {"ray": "ray::seed", "slurm:local": "submitit.core._submit"}
 """What the command lines of processes that run units have."""
 
@@ -40,13 +43,15 @@ def processes_below(parent: int) -> dict[int, str]:
     return {pid: found[pid][1] for pid in below - {parent} if pid in found}
 
 
-def wait_for_workers(driver: subprocess.Popen[str], launcher: str) -> list[int]:
+def find_workers(driver: subprocess.Popen[str], launcher: str) -> list[int]:
+    """Return the processes that run units for a driver."""
+    return [pid for pid, line in processes_below(driver.pid).items() if WORKING[launcher] in line]
+
+
+def wait_for(driver: subprocess.Popen[str], reached: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
-    while driver.poll() is None and time.monotonic() < deadline:
-        if workers := [p for p, line in processes_below(driver.pid).items() if WORKING[launcher] in line]:
-            return workers
-        time.sleep(0.05)
-    return []
+    while driver.poll() is None and not reached() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +69,16 @@ def test_workers_and_drivers_may_be_killed(launcher: str, whole: dict[str, bytes
     out, chosen = tmp_path / "run", random.Random(11)
     settings = (*SETTINGS, METHODS, f"engine.launcher={launcher}")
     killed: list[str] = []
-    for _ in range(ROUNDS):
+    for stage in STAGES[:: -(-len(STAGES) // ROUNDS)]:
         driver = start(tmp_path, out, settings)
-        if workers := wait_for_workers(driver, launcher):
-            time.sleep(chosen.uniform(0, 5))
+        wait_for(driver, (out / "seed-1" / stage).exists)
+        time.sleep(chosen.uniform(0, 0.5))
+        wait_for(driver, lambda driver=driver: bool(find_workers(driver, launcher)))  # type: ignore[misc]
+        for pid in find_workers(driver, launcher)[:1]:
             with suppress(ProcessLookupError):  # it may be done by now
-                os.kill(chosen.choice(workers), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
                 killed.append("worker")
-            time.sleep(chosen.uniform(0, 4))
+        time.sleep(chosen.uniform(0, 4))
         if driver.poll() is None:
             killed.append("driver")
         driver.kill()
