@@ -31,11 +31,12 @@ def test_the_bottlenecks_are_those_that_the_page_names(script: dict[str, Any]) -
 
 
 def test_the_graph_is_that_of_all_27_runs(script: dict[str, Any]) -> None:
-    units = script["simulated_units"]()
+    units, chains = script["simulated_units"]()
     starts = [unit for unit in units if unit.name[1].endswith(": w0")]
     assert len(starts) == 27
     known = {unit.name for unit in units}
     assert len(known) == len(units)
+    assert chains.keys() == known
     assert all(need in known for unit in units for need in unit.needs)
 
 

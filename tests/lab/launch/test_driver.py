@@ -35,12 +35,19 @@ class Runner:
         self.running: set[str] = set()
         self.most_running = 0
 
-    def unit(self, name: str, *needs: str, by_driver: bool = False, early: Path | None = None) -> Unit:
+    def unit(
+        self,
+        name: str,
+        *needs: str,
+        by_driver: bool = False,
+        early: Path | None = None,
+        iterations: int = 0,
+    ) -> Unit:
         def run(_: Any) -> None:
             self.events.append(name)
             self.done.add(name)
 
-        return Unit(name, lambda: name in self.done, run, needs, early, by_driver=by_driver)
+        return Unit(name, lambda: name in self.done, run, needs, early, iterations, by_driver)
 
     def start(self, orders: Sequence[Order]) -> "list[FakeJob]":
         return [self.start_one(order.unit) for order in orders]
@@ -91,6 +98,20 @@ def test_units_start_when_what_they_need_is_done_and_few_at_once(tmp_path: Path)
     work.drive([*starts, work.unit("all", "w0", "w1", "w2", "w3"), work.unit("tidy", "all", by_driver=True)])
     assert work.events == ["w0", "w1", "w2", "w3", "all", "tidy"]
     assert work.most_running == 2
+
+
+def test_the_longest_chain_starts_first(tmp_path: Path) -> None:
+    """Beside a, w0 of the next seed is more urgent than b, which nothing needs."""
+    work = Runner(tmp_path)
+    work.drive(
+        [
+            work.unit("a", iterations=8),
+            work.unit("b", iterations=4),
+            work.unit("next w0", iterations=2),
+            work.unit("next a", "next w0", iterations=8),
+        ]
+    )
+    assert work.events == ["next w0", "a", "next a", "b"]
 
 
 def test_a_unit_starts_early_beside_what_it_would_wait_for(tmp_path: Path) -> None:

@@ -88,3 +88,19 @@ def test_workers_and_drivers_may_be_killed(launcher: str, whole: dict[str, bytes
     assert killed
     assert outcome(out) == whole
     assert not (out / "units").exists()
+
+
+def test_a_preempted_job_is_queued_again(whole: dict[str, bytes], tmp_path: Path) -> None:
+    """Slurm sends a signal before it ends a job; the job asks to be queued again, and no failure is counted."""
+    pytest.importorskip("submitit")
+    (tmp_path / "dropping.py").write_text(MODEL)
+    out = tmp_path / "run"
+    driver = start(tmp_path, out, (*SETTINGS, METHODS, "engine.launcher=slurm:local"))
+    wait_for(driver, (out / "seed-1" / "pretrain.checkpoint").exists)
+    (job,) = find_workers(driver, "slurm:local")
+    os.kill(job, signal.SIGUSR2)
+    _, errors = driver.communicate(timeout=PATIENCE)
+    assert driver.returncode == 0, errors
+    assert "seed 1: find w0: continues from iteration" in errors
+    assert "failed" not in errors
+    assert outcome(out) == whole

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from pfge.lab.config.schema import ConfigError
+from pfge.lab.experiments.compare import compare_all
 from pfge.lab.launch.driver import UnitsMissingError
+from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.progress import Reporter
+from pfge.storage.files import StorageError
 from tests.lab.tiny import counted_steps, outcome, run, tiny
 
 METHODS = "ensemble.methods=['FGE','SWAG','PFGE','Star','DeepEnsemble']"
@@ -66,3 +70,25 @@ def test_a_run_may_be_continued_by_another_launcher(tmp_path: Path) -> None:
     with counted_steps() as steps:
         run(tiny("ensemble.methods=['SWA']"), tmp_path)
     assert steps == [0]
+
+
+def test_a_second_driver_or_another_config_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    first = tiny("ensemble.methods=[]", "engine.launcher=here:2")
+    folder = RunFolder(tmp_path / "run")
+    with (
+        folder.opened(first),
+        pytest.raises(
+            StorageError, match=r"run is in use by another process; wait for it, or give another --out"
+        ),
+    ):
+        compare_all(
+            [(tiny("name=other", "engine.launcher=here:2"), tmp_path / "other"), (first, folder.path)],
+            Reporter(quiet=True),
+        )
+    changed = tiny("ensemble.methods=[]", "engine.launcher=here:2", "pretrain.rate=0.5")
+    with pytest.raises(
+        StorageError, match=r"was made with another config, where this one has pretrain.rate = 0.5"
+    ):
+        compare_all([(first, tmp_path / "one"), (changed, folder.path)], Reporter(quiet=True))
+    assert not folder.has_begun()
+    assert not RunFolder(tmp_path / "one").has_begun()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pfge.lab.launch.unit import Unit, units_to_run
+from pfge.lab.launch.unit import Unit, longest_chains, units_to_run
 
 
 def unit(name: str, *needs: str, done: bool = False, early: Path | None = None) -> Unit:
@@ -29,3 +29,16 @@ def test_a_file_may_be_enough_for_a_unit_to_start(tmp_path: Path) -> None:
     assert not waiting.may_start({"shared path": None})
     (tmp_path / "fork").touch()
     assert waiting.may_start({"shared path": None})
+
+
+def test_a_chain_is_a_unit_and_the_longest_of_what_needs_it() -> None:
+    def trained(name: str, iterations: int, *needs: str) -> Unit:
+        return Unit(name, lambda: False, lambda _: None, needs, iterations=iterations)
+
+    units = [
+        trained("w0", 10, "done before"),
+        trained("a", 5, "w0"),
+        trained("b", 7, "w0"),
+        trained("c", 4, "a"),
+    ]
+    assert longest_chains(units) == {"w0": 19, "a": 9, "b": 7, "c": 4}

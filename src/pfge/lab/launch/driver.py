@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from pfge.lab.launch.marks import Marks
-from pfge.lab.launch.unit import Unit, units_to_run
+from pfge.lab.launch.unit import Unit, longest_chains, units_to_run
 from pfge.lab.launch.work import Job, Pool, Work
 
 ATTEMPTS = 3
@@ -58,11 +58,11 @@ class _Driver:
             raise UnitsMissingError(f"{'; '.join(missing)}; the same command tries them again")
 
     def _start_more(self) -> None:
-        """Give the pool what may start, all at once, as a cluster takes arrays of jobs."""
+        """Give the pool what may start, the longest chain first, at once: a cluster takes arrays of jobs."""
         free = self._pool.size - sum(len(run.jobs) for run in self._runs)
-        chosen: list[tuple[_Run, Unit]] = []
-        for run in self._runs:
-            chosen += [(run, unit) for unit in run.ready(free - len(chosen))]
+        ready = [(run, unit) for run in self._runs for unit in run.ready()]
+        ready.sort(key=lambda found: -found[0].chains[found[1].name])
+        chosen = [(run, unit) for run, unit in ready[: max(free, 0)] if run.prepare(unit.name)]
         if chosen:
             jobs = self._pool.start([run.work.order(unit, self._threads(run.work)) for run, unit in chosen])
             for (run, unit), job in zip(chosen, jobs, strict=True):
@@ -80,6 +80,7 @@ class _Run:
     def __init__(self, work: Work) -> None:
         self.work = work
         self.open = {unit.name: unit for unit in units_to_run(work.units)}
+        self.chains = longest_chains(list(self.open.values()))
         self.jobs: dict[str, Job] = {}
         self.missing: dict[str, str] = {}
         self._session = work.session
@@ -99,8 +100,8 @@ class _Run:
             elif not self._is_run_elsewhere(name) and not isinstance(job, _Elsewhere):
                 self._note_failure(name, job.ending())
 
-    def ready(self, most: int) -> list[Unit]:
-        """Return the first units that may start now; those too short for a worker are run."""
+    def ready(self) -> list[Unit]:
+        """Return the units that may start now; those too short for a worker are run."""
         found: list[Unit] = []
         for name, unit in list(self.open.items()):
             idle = name not in self.jobs and name not in self.missing
@@ -109,11 +110,17 @@ class _Run:
             if unit.by_driver:
                 unit.run(self._session)
                 del self.open[name]
-            elif len(found) < most and not self._is_run_elsewhere(name):
-                self._marks.forget(name)
-                self._heard[name] = 0
+            else:
                 found.append(unit)
         return found
+
+    def prepare(self, name: str) -> bool:
+        """Return whether a unit is to be started, without what an earlier attempt left."""
+        if self._is_run_elsewhere(name):
+            return False
+        self._marks.forget(name)
+        self._heard[name] = 0
+        return True
 
     def lines(self) -> list[str]:
         """Return a line for each unit that runs."""

@@ -50,3 +50,18 @@ def units_to_run(units: Sequence[Unit]) -> list[Unit]:
             found.add(unit.name)
             open_ends += [by_name[name] for name in unit.needs]
     return [unit for unit in units if unit.name in found]
+
+
+def longest_chains(units: Sequence[Unit]) -> dict[str, int]:
+    """Return the iterations of the longest chain that begins with each unit, itself and what needs it.
+
+    Args:
+        units: Each after those that it needs.
+    """
+    after = dict.fromkeys((unit.name for unit in units), 0)
+    chains: dict[str, int] = {}
+    for unit in reversed(units):
+        chains[unit.name] = unit.iterations + after[unit.name]
+        for need in set(unit.needs) & after.keys():
+            after[need] = max(after[need], chains[unit.name])
+    return chains
