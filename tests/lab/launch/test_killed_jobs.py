@@ -91,7 +91,7 @@ def test_workers_and_drivers_may_be_killed(launcher: str, whole: dict[str, bytes
 
 
 def test_a_preempted_job_is_queued_again(whole: dict[str, bytes], tmp_path: Path) -> None:
-    """Slurm sends a signal before it ends a job; the job asks to be queued again, and no failure is counted."""
+    """Before Slurm ends a job, it sends a signal; the job is queued again, and no failure is counted."""
     pytest.importorskip("submitit")
     (tmp_path / "dropping.py").write_text(MODEL)
     out = tmp_path / "run"
