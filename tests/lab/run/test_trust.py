@@ -112,3 +112,11 @@ def test_data_is_downloaded_only_where_the_user_says_so(tmp_path: Path, trust_co
     file = write_config(tmp_path, "data.download=true")
     assert not load_run_config(file, trust_code=trust_code).data.download
     assert load_run_config(file, ["data.download=true"], trust_code=trust_code).data.download
+
+
+def test_a_run_chooses_neither_a_launcher_nor_commands_of_slurm(tmp_path: Path) -> None:
+    file = write_config(tmp_path, "engine.launcher=slurm", "engine.slurm={slurm_setup=['rm -r x']}")
+    engine = load_run_config(file, trust_code=True).engine
+    assert (engine.launcher, engine.slurm) == ("here", {})
+    engine = load_run_config(file, ["engine.launcher=here:2", "engine.slurm={timeout_min=5}"]).engine
+    assert (engine.launcher, engine.slurm) == ("here:2", {"timeout_min": 5})

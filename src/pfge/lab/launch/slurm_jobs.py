@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -15,6 +16,7 @@ from pfge.lab.launch.worker import Order, Worker
 MINUTES = 24 * 60
 """Time limit of a job, if engine.slurm has no timeout_min; a job that reaches it is queued again."""
 MOST_TIMEOUTS = 1000
+SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class SlurmError(ValueError):
@@ -90,8 +92,12 @@ class RequeuedOrder:
 class _SlurmJob:
     def __init__(self, job: Any):
         self._job = job
+        self._looked = float("-inf")
 
     def is_over(self) -> bool:
+        if (now := time.monotonic()) - self._looked < SECONDS_BETWEEN_LOOKS:
+            return False  # a look is a request to the file system that all nodes share
+        self._looked = now
         return bool(self._job.done())
 
     def ending(self) -> str:

@@ -49,39 +49,46 @@ class Worker:
     """A process that carries out orders; it keeps the data of the last experiment."""
 
     def __init__(self) -> None:
-        self._session: Session | None = None
-        self._reporter: WorkerReporter | None = None
+        self._last: tuple[Session, WorkerReporter] | None = None
 
     def carry_out(self, order: Order) -> bool:
         """Run a unit, unless it is done; return whether it succeeded. If not, its mark says why."""
         marks = Marks(RunFolder(order.folder))
         try:
-            session = self._set_up(order, marks)
-            run_unit(session, order.make_units, order.unit)
+            run_unit(self._session_for(order, marks), order.make_units, order.unit)
         except Exception as error:
             marks.note_failure(order.unit, error)
             if not is_users_mistake(error):
                 marks.say(order.unit, traceback.format_exc())
-            self._session = None
+            self._last = None
             return False
         return True
 
-    def _set_up(self, order: Order, marks: Marks) -> Session:
+    def _session_for(self, order: Order, marks: Marks) -> Session:
         if order.working_folder.is_dir():
             os.chdir(order.working_folder)
         torch.set_num_threads(order.threads)
-        known = self._session
-        if known is None or (known.experiment, known.folder.path) != (order.experiment, order.folder):
-            self._session = None  # the data of one experiment at a time
-            self._reporter = reporter = WorkerReporter(marks)
-            warnings.showwarning = lambda message, *_, **__: reporter.say(f"pfge: warning: {message}")
-            reporter.unit = order.unit
-            engine = Engine(order.experiment.on_one_device().engine)
-            self._session = Session.set_up(order.experiment, RunFolder(order.folder), engine, reporter)
-        if self._session is None or self._reporter is None:
-            raise RuntimeError("a worker must have a session")
-        self._reporter.unit = order.unit
-        return self._session
+        last = self._last if self._is_last(order) else None
+        if last is None:
+            self._last = None  # before the next is loaded: memory is for the data of one experiment
+            last = self._last = _set_up(order, marks)
+        session, reporter = last
+        reporter.unit = order.unit
+        return session
+
+    def _is_last(self, order: Order) -> bool:
+        if self._last is None:
+            return False
+        session, _ = self._last
+        return (session.experiment, session.folder.path) == (order.experiment, order.folder)
+
+
+def _set_up(order: Order, marks: Marks) -> tuple[Session, WorkerReporter]:
+    reporter = WorkerReporter(marks)
+    reporter.unit = order.unit
+    warnings.showwarning = lambda message, *_, **__: reporter.say(f"pfge: warning: {message}")
+    engine = Engine(order.experiment.on_one_device().engine)
+    return Session.set_up(order.experiment, RunFolder(order.folder), engine, reporter), reporter
 
 
 def iterations_per_epoch(session: Session) -> int:
