@@ -409,7 +409,7 @@ def test_too_little_memory_is_said_in_one_line(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("pfge.lab.experiments.compare.compare", fail)
+    monkeypatch.setattr("pfge.lab.experiments.compare.compare_all", fail)
     assert "there is not enough memory" in refused(capsys, compare())
 
 
