@@ -41,7 +41,7 @@ autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_use_admonition_for_references = False
 
-WITH_WIDE_TABLES = ("all-methods", "choose", "methods/*", "results", "trainers", "verdicts")
+WITH_WIDE_TABLES = ("all-methods", "choose", "methods/*", "results", "scale", "trainers", "verdicts")
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "header_links_before_dropdown": 5,

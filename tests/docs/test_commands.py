@@ -38,6 +38,12 @@ ONLY_UNDERSTOOD = {
     "pfge compare": "takes a minute",
     "pfge compare configs/demo.toml": "make demo runs it",
     "pfge compare configs/demo.toml --out runs/mnist1d": "takes minutes; docs/recorded has what it found",
+    "pfge compare a.toml b.toml": "tests/cli/test_compare.py runs several",
+    "pfge compare my.toml --on ray": "tests/lab/launch/test_ray_tasks.py runs it",
+    "pfge compare my.toml --out runs/mine --on ray": "as the one before",
+    "pfge compare my.toml --on ray:10.0.0.1:6379": "needs a cluster",
+    "pfge compare configs/paper --on slurm": "needs a cluster",
+    "pfge compare configs/paper --dry-run": "needs data that cannot be generated",
     "pfge evaluate runs/mine/seed-1/ensembles/PFGE --ood cifar100": "needs data that cannot be generated",
 }
 """Commands that are not run, by how they begin and end or go on with options; test_readme.py parses all."""
