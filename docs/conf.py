@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import pfge
 from pfge.lab.models.torchvision_models import import_torchvision
+from pfge.methods import METHODS
 
 import_torchvision()  # trainers import it, also where its compiled operators do not fit torch
 
@@ -41,7 +42,8 @@ autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_use_admonition_for_references = False
 
-WITH_WIDE_TABLES = ("all-methods", "choose", "methods/*", "results", "scale", "trainers", "verdicts")
+CARDS = [f"methods/{name}" for name in METHODS]
+WITH_WIDE_TABLES = ["all-methods", "choose", "results", "scale", "trainers", "verdicts", *CARDS]
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "header_links_before_dropdown": 5,
