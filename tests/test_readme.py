@@ -3,6 +3,7 @@
 import re
 import runpy
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,47 @@ def test_the_commands_of_a_page_are_understood(document: Path, monkeypatch: pyte
             program, *arguments = shlex.split(line, comments=True) or [""]
             if program == "pfge":
                 assert main(arguments) == 0, line
+
+
+CURRENT = [document for document in DOCUMENTS if document.name != "CHANGELOG.md"]  # which names old commands
+
+
+def named_in_prose(document: Path, program: str) -> list[list[str]]:
+    """Return the arguments of a program wherever the text of a page names it with some."""
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    return [shlex.split(found) for found in re.findall(rf"`{program} ([^`]+)`", text)]
+
+
+@pytest.mark.parametrize("document", CURRENT, ids=name_of)
+def test_the_commands_that_a_page_names_are_understood(
+    document: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in COMMANDS:
+        monkeypatch.setattr(command, "run", lambda _: 0)
+
+    def is_understood(name: str, arguments: list[str]) -> bool:
+        # What a command is about may be left out in prose, its options not.
+        for left_out in ([], ["X"], ["X", "Y"]):
+            try:
+                return main([name, *left_out, *arguments]) == 0
+            except SystemExit:
+                capsys.readouterr()
+        return False
+
+    names = {command.__name__.rpartition(".")[2] for command in COMMANDS}
+    for name, *arguments in named_in_prose(document, "pfge"):
+        if name not in ("COMMAND", "--traceback", "--completion"):
+            assert name in names, f"{document.name} names pfge {name}"
+            assert not arguments or is_understood(name, arguments), f"pfge {name} {shlex.join(arguments)}"
+
+
+@pytest.mark.parametrize("document", CURRENT, ids=name_of)
+def test_the_programs_that_a_page_names_exist(document: Path) -> None:
+    for first, *others in named_in_prose(document, "python"):
+        if first == "-m":
+            assert find_spec(others[0]), f"{document.name} names python -m {others[0]}"
+        else:
+            assert (ROOT / first).is_file(), f"{document.name} names python {first}"
 
 
 def test_a_page_lists_every_command() -> None:
