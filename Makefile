@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[lab,mnist1d,models,figures,export,lightning,transformers,accelerate,peft,dev,docs]'
+		-e '.[lab,mnist1d,models,figures,export,lightning,transformers,accelerate,peft,ray,slurm,dev,docs]'
 	@touch $@
 
 demo: $(READY)
