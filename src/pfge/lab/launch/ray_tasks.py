@@ -35,7 +35,7 @@ def ray_tasks(address: str, experiments: Sequence[Experiment]) -> Iterator[Pool]
     address = address or os.environ.get("RAY_ADDRESS", "")
     if ":" in address:
         _require_answer(address)
-    ray = _import_ray()
+    ray = _import_ray(address)
     _connect(ray, address)
     try:
         for experiment in experiments:
@@ -96,10 +96,11 @@ def _carry_out(order: Order) -> bool:
     return _worker().carry_out(order)
 
 
-def _import_ray() -> Any:
+def _import_ray(address: str) -> Any:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change to come
-    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "5")  # seconds to wait where something else answers
+    if address:
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "5")  # seconds, where something else answers
     os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 is for what runs beside the work itself
     try:
         import ray
