@@ -33,7 +33,6 @@ unit = "iterations"
 length = 2
 points = 3
 """
-CODE = "from pfge.lab.models.small_conv import small_conv as make_model\n"
 ONLY_UNDERSTOOD = {
     "pfge compare": "takes a minute",
     "pfge compare configs/demo.toml": "make demo runs it",
@@ -45,6 +44,7 @@ ONLY_UNDERSTOOD = {
     "pfge compare configs/paper --on slurm": "needs a cluster",
     "pfge compare configs/paper --dry-run": "needs data that cannot be generated",
     "pfge evaluate runs/mine/seed-1/ensembles/PFGE --ood cifar100": "needs data that cannot be generated",
+    "pfge diagnose runs/mine --set model.name=my_code:make_model": "cli/test_untrusted_runs.py runs it",
 }
 """Commands that are not run, by how they begin and end or go on with options; test_readme.py parses all."""
 STARTS_A_RUN = ("compare", "pretrain")
@@ -64,10 +64,9 @@ WITH_COMMANDS = [document for document in DOCUMENTS if any(map(is_run, commands_
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a reader has it: settings, code, pictures, checkpoints, an ensemble and finished runs."""
+    """A folder as a reader has it: settings, pictures, checkpoints, an ensemble and finished runs."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "my.toml").write_text(SETTINGS)
-    (folder / "my_code.py").write_text(CODE)
     for name in ("photo.jpg", "other.png"):
         Image.new("L", (8, 8)).save(folder / name)
     experiment = load_experiment(folder / "my.toml", [])
