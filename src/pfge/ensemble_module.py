@@ -180,12 +180,25 @@ class _PackedBuffers(nn.Module):
         self._forms: dict[str, tuple[int, int, int] | None] = {}
         if tensor.base is not None:
             self._hold("base", [tensor.base])
-        if tensor.each:
+        self._components = 0 if tensor.mix is None else len(tensor.each)
+        if tensor.mix is not None:
+            for place, part in enumerate(tensor.each):
+                self._hold(f"component{place}", [part])
+            self.register_buffer("mix", tensor.mix.float())
+        elif tensor.each:
             self._hold("each", tensor.each)
 
     def member(self, number: int) -> Tensor:
         """Return the tensor of one member, as `PackedTensor.member` does but for its type."""
-        if not self._has_each:
+        if self._components:
+            factors = self.get_buffer("mix")[number]
+            values = sum(
+                (self._numbers(f"component{place}", 0) * factors[place] for place in range(self._components)),
+                self._numbers("base", 0).float()
+                if self._has_base
+                else torch.zeros((), device=factors.device),
+            )
+        elif not self._has_each:
             values = self._numbers("base", 0)
         elif not self._has_base:
             values = self._numbers("each", number)

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from pfge import Ensemble, StorageError
 from pfge.calibration import Temperatures
 from pfge.packed import PackedMembers, PackSettings, pack_members
+from pfge.packed.encode import TensorForm
 from pfge.storage.files import checksum, read_tensors, write_tensors
 from tests.packed.test_packed_members import X, close_members
 from tests.storage.test_ensemble_folder import edit_manifest
@@ -147,7 +148,7 @@ def test_a_missing_file_is_named(folder: Path) -> None:
 
 def test_another_version_is_refused(folder: Path) -> None:
     edit_manifest(folder, version=9)
-    with pytest.raises(StorageError, match=r"manifest\.json must have format version 1, found 9; update"):
+    with pytest.raises(StorageError, match=r"manifest\.json must have format version 2, found 9; update"):
         Ensemble.load(folder, make_mlp)
 
 
@@ -193,3 +194,48 @@ def test_temperatures_are_saved_with_packed_members(tmp_path: Path) -> None:
     temperatures = Temperatures(1.5, (1.0, 0.5, 2.0, 1.0))
     Ensemble(make_packed(), make_mlp, temperatures=temperatures).save(tmp_path)
     assert Ensemble.load(tmp_path, make_mlp).temperatures == temperatures
+
+
+FORMS: dict[str, int | TensorForm] = {"0.weight": TensorForm((6, 3), PackSettings(6, 16)), "4.weight": 3}
+
+
+@pytest.fixture
+def mixed_folder(tmp_path: Path) -> Path:
+    """A folder with one tensor in components."""
+    packed = pack_members(close_members(), FORMS, PackSettings(small_bits=8))
+    Ensemble(packed, make_mlp).save(tmp_path / "mixed")
+    return tmp_path / "mixed"
+
+
+def test_components_are_saved_and_their_version_is_2(mixed_folder: Path, folder: Path) -> None:
+    packed = pack_members(close_members(), FORMS, PackSettings(small_bits=8))
+    loaded = Ensemble.load(mixed_folder, make_mlp)
+    assert loaded.nbytes == packed.nbytes
+    for one, two in zip(loaded.members, packed, strict=True):
+        assert_same_weights(one, two)
+    versions = [
+        json.loads((saved / "manifest.json").read_text())["version"] for saved in (mixed_folder, folder)
+    ]
+    assert versions == [2, 1]  # an older reader knows what has no components
+
+
+@pytest.mark.parametrize(
+    ("change", "to", "message"),
+    [
+        ('["float16",[6,16],[3,16]]', '["float16"]', r"must say how tensors are stored, found \['float16'\]"),
+        ('["float16",[6,16],[3,16]]', '["float16",null,[3,16]]', "must say how tensors are stored, found"),
+        (
+            '["float16",[6,16],[3,16]]',
+            '["float16",[6,16]]',
+            r"must hold \d+ numbers of component.codes, found",
+        ),
+        ("[6,16]", "[9,16]", r"must say how tensors are stored, found \[9, 16\]"),
+        ('"float16",[6,16]', '"float16",' + "[6,16]," * 4 + "[6,16]", "must say how tensors are stored"),
+    ],
+)
+def test_components_that_do_not_fit_are_refused(
+    mixed_folder: Path, change: str, to: str, message: str
+) -> None:
+    change_layout(mixed_folder, change, to)
+    with pytest.raises(StorageError, match=message):
+        Ensemble.load(mixed_folder, make_mlp)

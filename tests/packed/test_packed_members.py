@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from pfge import Ensemble, Weights
 from pfge.packed import PackedMembers, PackedTensor, PackSettings, pack_members
-from pfge.packed.encode import find_shared
+from pfge.packed.encode import TensorForm, find_shared
 from pfge.packed.packed_members import fits_float16, pack_as_is
 from pfge.packed.quantization import Quantized, quantize
 from pfge.weights import copy_weights, view_weights
@@ -220,8 +220,8 @@ def test_members_that_cannot_be_packed_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "bits", "message"),
     [
-        ({"base_bits": 4}, 3, "base_bits must be 8, 16, 32 or None, got 4"),
-        ({"small_bits": 8}, 3, "small_bits must be 16 or 32, got 8"),
+        ({"base_bits": 1}, 3, "base_bits must be 2 to 8, 16, 32 or None, got 1"),
+        ({"small_bits": 12}, 3, "small_bits must be 2 to 8, 16 or 32, got 12"),
         ({"group": 0}, 3, "group must be at least 1 number or None, got 0"),
         ({}, 0, "delta_bits must be 1 to 8, got 0"),
         ({}, 9, "delta_bits must be 1 to 8, got 9"),
@@ -253,3 +253,64 @@ def test_each_tensor_may_have_its_own_width() -> None:
 def test_widths_for_other_tensors_are_refused(names: list[str]) -> None:
     with pytest.raises(ValueError, match=r"got too much or too little for \['4\."):
         pack_members(close_members(), dict.fromkeys(names, 3), PackSettings())
+
+
+def test_each_tensor_may_have_a_form_of_its_own() -> None:
+    members = close_members()
+    forms = {
+        "0.weight": TensorForm(2, PackSettings(5, 16)),
+        "4.weight": TensorForm(4, PackSettings(8, None)),
+    }
+    packed = pack_members(members, forms, PackSettings(small_bits=16))
+    for name, form in forms.items():
+        tensor = packed.tensors[name]
+        assert isinstance(tensor.base, Quantized)
+        assert isinstance(tensor.each[0], Quantized)
+        assert (tensor.base.bits, tensor.each[0].bits) == (form.settings.base_bits, form.bits)
+        assert tensor.each[0].group == {"0.weight": 16, "4.weight": 8}[name]
+        assert tensor.nbytes == form.size(members[0][name], len(members))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_small_tensors_are_a_mean_and_what_each_member_adds(bits: int) -> None:
+    members = close_members()
+    packed = pack_members(members, 3, PackSettings(small_bits=bits))
+    name = "0.bias"
+    tensor = packed.tensors[name]
+    # A base of float16; a member has 8 numbers and one step.
+    assert tensor.nbytes == 8 * 2 + 4 * (bits + 2)
+    stacked = torch.stack([member[name] for member in members])
+    largest = (stacked - stacked.mean(0)).abs().amax(dim=1)
+    for number, member in enumerate(packed):
+        # Half of a step, of which 2**bits - 1 lie within twice the largest number; steps have 8 bits, and the
+        # steps of least squared error may be some percent larger.
+        allowed = 1.5 * largest[number] / (2**bits - 1)
+        assert (member[name] - members[number][name]).abs().max() <= allowed
+
+
+def test_a_counter_that_differs_is_kept_whatever_the_bits() -> None:
+    members = close_members(2)
+    members[1]["1.num_batches_tracked"] += 7
+    packed = pack_members(members, 3, PackSettings(small_bits=4))
+    assert [int(member["1.num_batches_tracked"]) for member in packed] == [0, 7]
+
+
+def test_replaced_tensors_keep_their_few_bits() -> None:
+    packed = pack_members(close_members(), 3, PackSettings(small_bits=6))
+    fresh = [{"1.running_mean": torch.arange(8.0) + number} for number in range(4)]
+    changed = packed.with_tensors(fresh)
+    assert changed.nbytes == packed.nbytes
+    for number, member in enumerate(changed):
+        torch.testing.assert_close(
+            member["1.running_mean"], fresh[number]["1.running_mean"], rtol=0, atol=0.05
+        )
+
+
+def test_positive_numbers_of_very_different_sizes_are_kept_in_float16() -> None:
+    # As variances of channels: in few bits beside 2.0 and 3.0, what is 0.001 would be anything up to 0.1.
+    members = [{"var": torch.tensor([0.001, 2.0 + k])} for k in range(2)]
+    packed = pack_members(members, 3, PackSettings(small_bits=4))
+    for found, member in zip(packed, members, strict=True):
+        torch.testing.assert_close(found["var"], member["var"], rtol=1e-3, atol=0)
+    either = [{"bias": torch.tensor([-0.001, 2.0 + k])} for k in range(2)]
+    assert pack_members(either, 3, PackSettings(small_bits=4)).tensors["bias"].base is not None

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pfge.finite import find_non_finite
+from pfge.packed.components import find_components, mix_size
 from pfge.packed.packed_members import (
     PackedMembers,
     PackedTensor,
@@ -14,12 +15,14 @@ from pfge.packed.packed_members import (
     fits_float16,
     numbers_of,
     pack_as_is,
+    pack_differences,
 )
 from pfge.packed.quantization import Quantized, quantize, quantized_size
 from pfge.weights import Weights, require_same_layout
 
-BASE_BITS = (8, 16, 32, None)
-SMALL_BITS = (16, 32)
+BASE_BITS = (*range(2, 9), 16, 32, None)
+SMALL_BITS = (*range(2, 9), 16, 32)
+SMALL_GROUP = 64  # numbers of a small tensor that share a step
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,12 @@ class PackSettings:
     """How members are packed.
 
     Args:
-        base_bits: For each number of the base: 8, 16 or 32; None for no base, so that each
+        base_bits: For each number of the base: 2 to 8, 16 or 32; None for no base, so that each
             member is packed by itself.
         group: How many numbers of a delta share a step; None for one step an output channel. The base
             always has one step an output channel.
         small_bits: For tensors that are no matrices or filters: 32 for the tensor's own type, 16 for
-            float16 where it holds what is in them.
+            float16 where it holds what is in them, 2 to 8 for their mean and what each member adds to it.
 
     Example:
         >>> import torch, pfge
@@ -50,9 +53,9 @@ class PackSettings:
 
     def __post_init__(self) -> None:
         if self.base_bits not in BASE_BITS:
-            raise ValueError(f"base_bits must be 8, 16, 32 or None, got {self.base_bits}")
+            raise ValueError(f"base_bits must be 2 to 8, 16, 32 or None, got {self.base_bits}")
         if self.small_bits not in SMALL_BITS:
-            raise ValueError(f"small_bits must be 16 or 32, got {self.small_bits}")
+            raise ValueError(f"small_bits must be 2 to 8, 16 or 32, got {self.small_bits}")
         if self.group is not None and self.group < 1:
             raise ValueError(f"group must be at least 1 number or None, got {self.group}")
 
@@ -67,6 +70,27 @@ class PackSettings:
     def group_of(self, tensor: Tensor) -> int:
         """Return how many numbers of a tensor's deltas share a step."""
         return self.group or _channel(tensor)
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """How one matrix or filter of all members is packed.
+
+    Args:
+        bits: Of each number that a member adds; or of each component that members share, see `components.py`.
+        settings: Of the base and of the groups.
+    """
+
+    bits: int | tuple[int, ...]
+    settings: PackSettings
+
+    def size(self, tensor: Tensor, members: int) -> int:
+        """Return the bytes of the base and of all members' deltas or components, of 1 to 8 bits."""
+        base = base_size(tensor, self.settings.base_bits)
+        if isinstance(self.bits, int):
+            return base + members * delta_size(tensor, self.bits, self.settings)
+        components = sum(delta_size(tensor, bits, self.settings) for bits in self.bits)
+        return base + components + mix_size(members, len(self.bits))
 
 
 @dataclass(frozen=True)
@@ -112,8 +136,8 @@ def pack_base(mean: Tensor, bits: int | None) -> Stored | None:
     match bits:
         case None:
             return None
-        case 8:
-            return quantize(mean, 8, _channel(mean))
+        case int() if bits <= 8:
+            return quantize(mean, bits, _channel(mean))
         case 16 if fits_float16(mean):
             return mean.half()
     return mean.clone()
@@ -128,7 +152,7 @@ def base_numbers(mean: Tensor, bits: int | None) -> Tensor:
 @torch.no_grad()
 def pack_members(
     members: Sequence[Weights],
-    delta_bits: int | Mapping[str, int],
+    delta_bits: int | Mapping[str, int | TensorForm],
     settings: PackSettings,
     shared: Shared | None = None,
 ) -> PackedMembers:
@@ -136,42 +160,75 @@ def pack_members(
 
     Args:
         members: The weights of each.
-        delta_bits: The width of every delta, or that of each packed tensor by name.
+        delta_bits: The width of every delta, or that of each packed tensor by name, or its whole form.
         settings: All else.
         shared: What `find_shared` gives, if it is there already.
     """
     shared = shared or find_shared(members, settings)
     differing = [name for name in shared.means if name not in shared.identical]
-    widths = dict.fromkeys(differing, delta_bits) if isinstance(delta_bits, int) else dict(delta_bits)
-    if widths.keys() != set(differing):
-        names = sorted(widths.keys() ^ set(differing))
+    given = dict.fromkeys(differing, delta_bits) if isinstance(delta_bits, int) else dict(delta_bits)
+    if given.keys() != set(differing):
+        names = sorted(given.keys() ^ set(differing))
         raise ValueError(
             f"delta_bits must give a width to each matrix and filter that differs between members, and to "
             f"no other tensor, got too much or too little for {names[:5]}"
         )
-    for bits in widths.values():
-        settings.require_delta_bits(bits)
-    as_is = {name: 16 for name, bits in widths.items() if bits == 16}
-    as_is |= {name: settings.small_bits for name in members[0] if name not in shared.means}
-    bases = {n: base_numbers(shared.means[n], settings.base_bits) for n in widths if n not in as_is}
+    forms = {
+        n: form if isinstance(form, TensorForm) else TensorForm(form, settings) for n, form in given.items()
+    }
+    for form in forms.values():
+        for bits in (form.bits,) if isinstance(form.bits, int) else form.bits:
+            form.settings.require_delta_bits(bits)
+    mixed = {name for name, form in forms.items() if not isinstance(form.bits, int)}
+    bases = {
+        name: base_numbers(shared.means[name], form.settings.base_bits)
+        for name, form in forms.items()
+        if form.bits != 16 and name not in mixed
+    }
+    widths = {name: form.bits for name, form in forms.items() if isinstance(form.bits, int)}
     deltas: dict[str, list[Stored]] = {name: [] for name in bases}
-    kept: dict[str, list[Tensor]] = {name: [] for name in as_is}
+    kept: dict[str, list[Tensor]] = {
+        name: [] for name in members[0] if name not in bases and (name in forms or name not in shared.means)
+    }
     for member in members:
         for name, base in bases.items():
-            deltas[name].append(pack_delta(member[name], base, widths[name], settings))
-        for name in kept:
-            kept[name].append(member[name])
+            deltas[name].append(pack_delta(member[name], base, widths[name], forms[name].settings))
+        for name, numbers in kept.items():
+            numbers.append(member[name])
     tensors: dict[str, PackedTensor] = {}
     for name, like in members[0].items():
-        if name in as_is:
-            tensors[name] = pack_as_is(kept[name], as_is[name])
+        if name in mixed:
+            tensors[name] = _pack_mixed(kept.pop(name), shared.means[name], forms[name])
+        elif name in kept:
+            tensors[name] = pack_small(kept[name], 16 if name in forms else settings.small_bits)
         elif name in shared.identical and settings.base_bits in (32, None):
             tensors[name] = pack_as_is([like], 32)
         else:
-            shared_part = pack_base(shared.means[name], settings.base_bits)
+            base_bits = forms[name].settings.base_bits if name in forms else settings.base_bits
+            shared_part = pack_base(shared.means[name], base_bits)
             parts = tuple(deltas.get(name, ()))
             tensors[name] = PackedTensor(tuple(like.shape), like.dtype, shared_part, parts)
     return PackedMembers(len(members), tensors)
+
+
+def _pack_mixed(tensors: Sequence[Tensor], mean: Tensor, form: TensorForm) -> PackedTensor:
+    """Return one tensor of all members as a base and components that members share."""
+    if isinstance(form.bits, int):
+        raise TypeError(f"components have a width each, got {form.bits}")
+    base = pack_base(mean, form.settings.base_bits)
+    numbers = base_numbers(mean, form.settings.base_bits)
+    deltas = torch.stack([(t.to("cpu", torch.float32) - numbers).reshape(-1) for t in tensors])
+    mix, rows = find_components(deltas, len(form.bits))
+    group = form.settings.group_of(mean)
+    each = tuple(quantize(row, bits, group) for row, bits in zip(rows, form.bits, strict=True))
+    return PackedTensor(tuple(mean.shape), tensors[0].dtype, base, each, mix)
+
+
+def pack_small(tensors: Sequence[Tensor], bits: int) -> PackedTensor:
+    """Return one small tensor of all members at the width of `PackSettings.small_bits`."""
+    if bits > 8 or not tensors[0].is_floating_point():
+        return pack_as_is(tensors, bits)
+    return pack_differences(tensors, bits, SMALL_GROUP)
 
 
 def pack_delta(tensor: Tensor, base: Tensor, bits: int, settings: PackSettings) -> Quantized:
@@ -182,6 +239,13 @@ def pack_delta(tensor: Tensor, base: Tensor, bits: int, settings: PackSettings) 
 def delta_size(tensor: Tensor, bits: int, settings: PackSettings) -> int:
     """Return the bytes of one member's delta of 1 to 8 bits."""
     return quantized_size(tensor.numel(), bits, settings.group_of(tensor))
+
+
+def base_size(tensor: Tensor, bits: int | None) -> int:
+    """Return the bytes of the base of a tensor that fits float16."""
+    if bits is None:
+        return 0
+    return quantized_size(tensor.numel(), bits, _channel(tensor)) if bits <= 8 else tensor.numel() * bits // 8
 
 
 def _channel(tensor: Tensor) -> int:

@@ -20,12 +20,14 @@ from pfge.storage.files import StorageError, read_tensors
 from pfge.storage.usage import NO_USAGE, Usage
 
 FORMAT = "pfge-packed-ensemble"
-VERSION = 1
+VERSION = 2  # of folders with components; all others have version 1
 KIND = "packed"  # what the file's name begins with
 LAYOUT = "layout"  # the key of the file's metadata
 
 Spec = str | list[int] | None
 """How a part is stored: the name of its type, or its bits and group, or None for no part."""
+MixSpec = list[Spec]
+"""How components are stored: the type of the mix, and then each component."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +59,20 @@ class PackedFolder:
         every small tensor would take more bytes than the tensor.
         """
         layout = [
-            [name, _type_name(t.dtype), list(t.shape), _spec(t.base), _spec(t.each[0] if t.each else None)]
+            [name, _type_name(t.dtype), list(t.shape), _spec(t.base), _spec_of_each(t)]
             for name, t in self.members.tensors.items()
         ]
         packed = list(self.members.tensors.values())
         tensors = _join("base", [[t.base] for t in packed if t.base is not None])
-        tensors |= _join("each", [t.each for t in packed if t.each])
+        tensors |= _join("each", [t.each for t in packed if t.each and t.mix is None])
+        tensors |= _join("component", [[part] for t in packed if t.mix is not None for part in t.each])
+        tensors |= _join("mix", [t.mix.unbind() for t in packed if t.mix is not None])
         return tensors, {LAYOUT: json.dumps(layout, separators=(",", ":"))}
 
     def _manifest(self, entry: manifests.FileEntry) -> dict[str, Any]:
         return {
             "format": FORMAT,
-            "version": VERSION,
+            "version": 1 if all(t.mix is None for t in self.members.tensors.values()) else VERSION,
             "method": self.method,
             "model": self.model,
             "iterations": list(self.iterations),
@@ -91,7 +95,8 @@ class PackedFolder:
                 what was expected and what was found.
         """
         manifest = manifests.read_manifest(path)
-        manifests.require_format(path / manifests.MANIFEST, manifest, FORMAT, VERSION)
+        version = 1 if manifest.get("version") == 1 else VERSION
+        manifests.require_format(path / manifests.MANIFEST, manifest, FORMAT, version)
         match manifest:
             case {
                 "file": str(file),
@@ -140,6 +145,12 @@ def _spec(stored: Stored | None) -> Spec:
     if isinstance(stored, Quantized):
         return [stored.bits, stored.group]
     return None if stored is None else _type_name(stored.dtype)
+
+
+def _spec_of_each(tensor: PackedTensor) -> Spec | MixSpec:
+    if tensor.mix is not None:
+        return [_spec(tensor.mix), *map(_spec, tensor.each)]
+    return _spec(tensor.each[0] if tensor.each else None)
 
 
 def _type_name(dtype: torch.dtype) -> str:
@@ -197,13 +208,25 @@ def _parse_members(
                 and (base_spec, each_spec) != (None, None)
             ):
                 base = streams.take("base", 1, base_spec, prod(shape))
-                each = streams.take("each", length, each_spec, prod(shape))
+                each, mix = _take_each(streams, length, each_spec, prod(shape))
                 own = getattr(torch, dtype)
-                packed[name] = PackedTensor(tuple(shape), own, base[0] if base else None, each)
+                packed[name] = PackedTensor(tuple(shape), own, base[0] if base else None, each, mix)
             case _:
                 raise StorageError(f"{file} must give each tensor's name, type and shape, found {row!r}")
     streams.require_nothing_left()
     return PackedMembers(length, packed)
+
+
+def _take_each(
+    streams: _Streams, length: int, spec: Any, count: int
+) -> tuple[tuple[Stored, ...], Tensor | None]:
+    """Return what members add, or components and their mix."""
+    match spec:
+        case ["float16" as kind, *components] if 0 < len(components) <= length and None not in components:
+            parts = tuple(streams.take("component", 1, component, count)[0] for component in components)
+            rows = streams.take("mix", length, kind, len(components))
+            return parts, torch.stack([row for row in rows if isinstance(row, Tensor)])
+    return streams.take("each", length, spec, count), None
 
 
 def _read_layout(file: Path, metadata: dict[str, str]) -> list[Any]:

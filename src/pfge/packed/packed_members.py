@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import overload
 
 import torch
 from torch import Tensor, nn
 
-from pfge.packed.quantization import Quantized
+from pfge.packed.quantization import Quantized, quantize
 from pfge.weights import Weights, require_same_layout, view_weights
 
+LARGEST_CHANGE = 0.1
+"""Of a positive number that is stored in few bits, relative to it."""
 Stored = Tensor | Quantized
 """A tensor's numbers as they are, perhaps in a narrower type, or quantized."""
 
@@ -23,26 +26,42 @@ class PackedTensor:
         dtype: The model's own type, in which members have it.
         base: What all members share; None if nothing.
         each: What each member adds; empty if all of them are the base.
+        mix: If given, [members, components], `each` are components instead, and member k adds the sum over j
+            of mix[k, j] times component j.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     base: Stored | None
     each: tuple[Stored, ...]
+    mix: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
         """The bytes that are stored."""
-        return sum(stored.nbytes for stored in self.each) + (self.base.nbytes if self.base is not None else 0)
+        parts = [*self.each, self.base, self.mix]
+        return sum(stored.nbytes for stored in parts if stored is not None)
 
     @property
     def is_quantized(self) -> bool:
         """Whether any part of it is."""
         return isinstance(self.base, Quantized) or any(isinstance(part, Quantized) for part in self.each)
 
+    def of(self, index: slice) -> "PackedTensor":
+        """Return the tensor of some members alone."""
+        if self.mix is not None:
+            return replace(self, mix=self.mix[index])
+        return replace(self, each=self.each[index])
+
     def member(self, index: int) -> Tensor:
         """Return the tensor of one member."""
-        if self.base is None:
+        if self.mix is not None:
+            values = (
+                torch.zeros(prod(self.shape)) if self.base is None else numbers_of(self.base).float().clone()
+            )
+            for factor, part in zip(self.mix[index].tolist(), self.each, strict=True):
+                values.add_(numbers_of(part), alpha=factor)
+        elif self.base is None:
             values = numbers_of(self.each[index])
         elif not self.each:
             values = numbers_of(self.base)
@@ -84,7 +103,7 @@ class PackedMembers(Sequence[Weights]):
         if isinstance(index, int):
             position = range(self._length)[index]
             return {name: tensor.member(position) for name, tensor in self.tensors.items()}
-        chosen = {name: replace(tensor, each=tensor.each[index]) for name, tensor in self.tensors.items()}
+        chosen = {name: tensor.of(index) for name, tensor in self.tensors.items()}
         return PackedMembers(len(range(self._length)[index]), chosen)
 
     @torch.no_grad()
@@ -105,15 +124,15 @@ class PackedMembers(Sequence[Weights]):
         require_same_layout(live, layout, "the model", "the weights")
 
     def with_tensors(self, fresh: Sequence[Weights]) -> "PackedMembers":
-        """Return the members with some tensors of each replaced, those that are not quantized.
+        """Return the members with small tensors of each replaced; quantized matrices and filters stay.
 
         Args:
             fresh: For each member, the tensors that have new values.
         """
         replaced = {
-            name: pack_as_is([weights[name] for weights in fresh], bits=16 if _is_narrowed(old) else 32)
+            name: _pack_as_before(old, [weights[name] for weights in fresh])
             for name, old in self.tensors.items()
-            if name in fresh[0] and not old.is_quantized
+            if name in fresh[0] and not (old.is_quantized and len(old.shape) >= 2)
         }
         return PackedMembers(self._length, self.tensors | replaced)
 
@@ -131,6 +150,37 @@ def pack_as_is(tensors: Sequence[Tensor], bits: int) -> PackedTensor:
     narrow = bits == 16 and all(map(fits_float16, tensors))
     stored = tuple(_own(tensor, torch.float16 if narrow else tensor.dtype) for tensor in tensors)
     return PackedTensor(tuple(first.shape), first.dtype, None, stored)
+
+
+def pack_differences(tensors: Sequence[Tensor], bits: int, group: int) -> PackedTensor:
+    """Return one tensor of all members as their mean and what each adds to it, in few bits.
+
+    Numbers that are all positive, as variances are, stay so: if one would change by more than a tenth, the
+    tensor is kept in float16 instead.
+
+    Args:
+        tensors: The tensor of each member.
+        bits: Of what a member adds, from 1 to 8.
+        group: How many numbers share a step.
+    """
+    first = tensors[0]
+    if all(torch.equal(first, other) for other in tensors[1:]):
+        return pack_as_is(tensors, 32)
+    mean = torch.stack([tensor.detach().to("cpu", torch.float32) for tensor in tensors]).mean(dim=0)
+    base = _own(mean, torch.float16 if fits_float16(mean) else torch.float32)
+    each = (quantize(tensor.to("cpu", torch.float32) - base.float(), bits, group) for tensor in tensors)
+    packed = PackedTensor(tuple(first.shape), first.dtype, base, tuple(each))
+    if all(bool((tensor > 0).all()) for tensor in tensors):
+        changes = ((packed.member(k) / t.cpu() - 1).abs().max() for k, t in enumerate(tensors) if t.numel())
+        if any(change > LARGEST_CHANGE for change in changes):
+            return pack_as_is(tensors, 16)
+    return packed
+
+
+def _pack_as_before(old: PackedTensor, tensors: Sequence[Tensor]) -> PackedTensor:
+    if old.each and isinstance(part := old.each[0], Quantized):
+        return pack_differences(tensors, part.bits, part.group)
+    return pack_as_is(tensors, bits=16 if _is_narrowed(old) else 32)
 
 
 def fits_float16(tensor: Tensor) -> bool:

@@ -36,12 +36,23 @@ class Quantized:
 
     def numbers(self) -> Tensor:
         """Return the numbers in float32."""
-        numbers = unpack(self.codes, self.bits, self.count).float().sub_(_middle(self.bits))
+        numbers = centered_codes(self)
         steps = self.steps.float()
         whole = self.count // self.group
         numbers[: whole * self.group].view(whole, self.group).mul_(steps[:whole, None])
         numbers[whole * self.group :].mul_(steps[whole:])
         return numbers
+
+
+def centered_codes(quantized: Quantized) -> Tensor:
+    """Return the numbers in units of their steps: odd multiples of one half, in float32."""
+    codes = unpack(quantized.codes, quantized.bits, quantized.count)
+    return codes.float().sub_(_middle(quantized.bits))
+
+
+def spread_steps(steps: Tensor, group: int, count: int) -> Tensor:
+    """Return the step of each number, from those of groups."""
+    return steps.view(-1, 1).expand(-1, group).reshape(-1)[:count]
 
 
 def quantized_size(count: int, bits: int, group: int) -> int:

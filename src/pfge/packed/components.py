@@ -1,0 +1,35 @@
+"""What members add to the base, as a few components that they share.
+
+Members of one run lie on a path, so that their differences from the base are much alike: most of what they
+add lies along a few directions. Members of one tensor are the rows of D, [members, numbers]. With the
+eigenvectors V of D D^T, the rows of V^T D are orthogonal to each other, the first ones are the
+largest, and D = V (V^T D). A component that is left out, or stored with an error, adds its square to that of
+all members together, as V is orthonormal. So each component gets the bits that its size is worth.
+"""
+
+import torch
+from torch import Tensor
+
+MIX_TYPE = torch.float16  # its entries are from -1 to 1
+
+
+def find_components(deltas: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the mix, [members, count], and the components, [count, numbers], the largest first.
+
+    Args:
+        deltas: What each member adds, [members, numbers].
+        count: How many components to keep, at most one for each member.
+    """
+    if not 1 <= count <= len(deltas):
+        raise ValueError(f"{len(deltas)} members have 1 to {len(deltas)} components, got {count}")
+    wide = deltas.double()
+    vectors = torch.linalg.eigh(wide @ wide.T).eigenvectors.flip(1)[:, :count]
+    # Either sign is an eigenvector; the largest entry is positive, so that all machines take the same.
+    largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
+    vectors = vectors * torch.where(largest < 0, -1, 1)
+    return vectors.to(MIX_TYPE), (vectors.T @ wide).float()
+
+
+def mix_size(members: int, components: int) -> int:
+    """Return the bytes of a mix."""
+    return members * components * MIX_TYPE.itemsize
