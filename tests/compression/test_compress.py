@@ -5,16 +5,20 @@ from typing import Any
 import pytest
 import torch
 
-from pfge import Ensemble
-from pfge.compression import Bits, Budget, MaxLoss, compress
-from pfge.compression.bit_allocation import Ladder
+from pfge import PFGE, Ensemble
+from pfge.compression import Bits, Budget, Distillation, MaxLoss, compress
 from pfge.compression.quality import Quality
+from pfge.compression.rate_distortion import Choices, Ladder
+from pfge.compression.sensitivity import measure_sensitivity
 from pfge.metrics import kl_divergence, negative_log_likelihood
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.encode import find_shared
 from pfge.packed.quantization import Quantized
+from pfge.weights import count_bytes
 from tests.packed.test_packed_members import close_members
 from tests.tasks.cases import CASES
+from tests.test_frozen import X, advance, bytes_of_folder, classify, make_trajectory
+from tests.test_frozen import make_model as make_frozen_model
 from tests.toys import assert_same_weights, make_batch, make_mlp
 
 VALIDATION = [make_batch(100 + i) for i in range(4)]
@@ -77,18 +81,31 @@ def test_the_original_is_left_alone(ensemble: Ensemble) -> None:
 def test_a_budget_is_kept(ensemble: Ensemble) -> None:
     smallest, largest = (compress(ensemble, Bits(bits)).nbytes for bits in (1, 8))
     for budget in (smallest, (smallest + largest) // 2, largest):
-        found = compress(ensemble, Budget(budget))
+        found = compress(ensemble, Budget(budget), settings=PackSettings())
         # A bit for the smaller matrix costs 8 members 3 bytes each.
         assert budget - 8 * 3 < found.nbytes <= budget
 
 
-def test_a_budget_with_data_takes_the_better_of_mixed_and_even_widths(ensemble: Ensemble) -> None:
+def test_a_budget_without_settings_is_used_better_than_with_any(ensemble: Ensemble) -> None:
+    budget = compress(ensemble, Bits(2), settings=PackSettings(small_bits=16)).nbytes
+    fixed = compress(ensemble, Budget(budget), settings=PackSettings(small_bits=16), validation=VALIDATION)
+    free = compress(ensemble, Budget(budget), validation=VALIDATION)
+    assert max(fixed.nbytes, free.nbytes) <= budget
+    assert divergence(ensemble, free) < divergence(ensemble, fixed) / 2
+
+
+def test_a_budget_with_data_takes_the_better_of_equal_and_measured_weights(ensemble: Ensemble) -> None:
     budget = compress(ensemble, Bits(2)).nbytes + 8 * 3
-    mixed = compress(ensemble, Budget(budget))
-    even = compress(ensemble, Bits(2))
-    assert len(set(widths(mixed).values())) == 2
-    chosen = compress(ensemble, Budget(budget), validation=VALIDATION)
-    assert divergence(ensemble, chosen) == min(divergence(ensemble, mixed), divergence(ensemble, even))
+    shared, choices = find_shared(ensemble.members, PackSettings()), Choices.of(PackSettings())
+    ladder = Ladder(ensemble.members, shared, choices)
+    weighted = ladder.weighted(measure_sensitivity(ensemble, shared, VALIDATION))
+    plans = [ladder.within(budget), weighted.within(budget)]
+    made = [
+        ensemble.with_members(pack_members(ensemble.members, plan.forms, plan.settings, shared))
+        for plan in plans
+    ]
+    chosen = compress(ensemble, Budget(budget), settings=PackSettings(), validation=VALIDATION)
+    assert divergence(ensemble, chosen) == min(divergence(ensemble, one) for one in made)
 
 
 def test_a_budget_that_nobody_can_meet_says_the_smallest(ensemble: Ensemble) -> None:
@@ -102,18 +119,25 @@ def test_a_budget_that_nobody_can_meet_says_the_smallest(ensemble: Ensemble) -> 
 
 
 def test_a_divergence_is_kept_and_one_bit_less_would_not_keep_it(ensemble: Ensemble) -> None:
-    found = compress(ensemble, MaxLoss(kl=1e-5), validation=VALIDATION)
+    found = compress(ensemble, MaxLoss(kl=1e-5), settings=PackSettings(), validation=VALIDATION)
     assert divergence(ensemble, found) <= 1e-5
-    ladder = Ladder(ensemble.members, find_shared(ensemble.members, PackSettings()), PackSettings())
+    shared = find_shared(ensemble.members, PackSettings())
+    ladder = Ladder(ensemble.members, shared, Choices.of(PackSettings()))
+    ladder = ladder.weighted(measure_sensitivity(ensemble, shared, VALIDATION))
     rung = sum(widths(found).values()) - 2  # two tensors of one bit are the lowest rung
-    assert widths(found) == ladder.at(rung)
-    assert divergence(ensemble, compress(ensemble, Bits(ladder.at(rung - 1)))) > 1e-5
+    assert widths(found) == {name: form.bits for name, form in ladder.at(rung).forms.items()}
+    narrower = {name: form.bits for name, form in ladder.at(rung - 1).forms.items()}
+    assert divergence(ensemble, compress(ensemble, Bits(narrower))) > 1e-5
 
 
 def test_each_attempt_is_told_with_its_quality(ensemble: Ensemble) -> None:
     told: list[tuple[Ensemble, Quality]] = []
     found = compress(
-        ensemble, MaxLoss(kl=1e-5), validation=VALIDATION, on_attempt=lambda *attempt: told.append(attempt)
+        ensemble,
+        MaxLoss(kl=1e-5),
+        settings=PackSettings(),
+        validation=VALIDATION,
+        on_attempt=lambda *attempt: told.append(attempt),
     )
     # The top, and then half of the 14 upgrades of two tensors again and again.
     assert 4 <= len(told) <= 5
@@ -188,8 +212,14 @@ def test_that_warning_says_how_the_bytes_compare() -> None:
         (Bits(9), {}, "delta_bits must be 1 to 8, got 9"),
         (Bits(0), {}, "delta_bits must be 1 to 8, got 0"),
         (Bits(16), {}, "delta_bits must be 1 to 8, got 16"),
-        (MaxLoss(kl=0.1), {}, "MaxLoss and refresh need validation data; pass validation=batches"),
-        (Bits(3), {"refresh": TRAINING}, "MaxLoss and refresh need validation data; pass validation="),
+        (MaxLoss(kl=0.1), {}, "MaxLoss, refresh and distil need validation data; pass validation=b"),
+        (Bits(3), {"refresh": TRAINING}, "MaxLoss, refresh and distil need validation data"),
+        (Bits(3), {"distil": TRAINING}, "MaxLoss, refresh and distil need validation data"),
+        (
+            Bits(3),
+            {"distil": [], "validation": VALIDATION},
+            "distillation needs batches of training inputs, got none",
+        ),
         (
             MaxLoss(nll_increase=0.1),
             {"validation": [VALIDATION[0][0]]},
@@ -234,3 +264,69 @@ def test_each_task_is_compressed_to_a_divergence_and_an_increase_of_its_own_nll(
     before, after = (case.task.summarize(case.task.score(p, case.targets))["nll"] for p in (expected, packed))
     assert quality.nll_increase == pytest.approx(after - before)
     assert after - before <= 1e-3
+
+
+def test_distillation_is_kept_and_lowers_the_divergence(ensemble: Ensemble) -> None:
+    settings = PackSettings(small_bits=16)
+    plain = compress(ensemble, Bits(1), settings=settings)
+    told: list[int] = []
+    found = compress(
+        ensemble,
+        Bits(1),
+        settings=settings,
+        validation=VALIDATION,
+        distil=TRAINING,
+        distillation=Distillation(iterations=40),
+        on_iteration=lambda done, total, loss: told.append(done),  # noqa: ARG005
+    )
+    assert divergence(ensemble, found) < 0.5 * divergence(ensemble, plain)
+    assert found.nbytes == plain.nbytes
+    assert told == list(range(1, 8 * 40 + 1))
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [
+        (0.9, "kept as it was before distillation, which changed the validation KL from"),
+        (1e30, "kept as it was before distillation: distillation diverged at iteration 2 of member 1; lower"),
+    ],
+)
+def test_distillation_that_makes_things_worse_is_not_kept(
+    ensemble: Ensemble, rate: float, message: str
+) -> None:
+    with pytest.warns(UserWarning, match=message):
+        found = compress(
+            ensemble,
+            Bits(1),
+            validation=VALIDATION,
+            distil=TRAINING,
+            distillation=Distillation(iterations=3, rate=rate),
+        )
+    for one, two in zip(found.members, compress(ensemble, Bits(1)).members, strict=True):
+        assert_same_weights(one, two)
+
+
+def test_distillation_reaches_a_quality_in_fewer_bytes(ensemble: Ensemble) -> None:
+    sizes = [
+        compress(ensemble, MaxLoss(kl=1e-5), settings=PackSettings(), validation=VALIDATION, **options).nbytes
+        for options in ({}, {"distil": TRAINING, "distillation": Distillation(iterations=20)})
+    ]
+    assert sizes[1] < sizes[0]
+
+
+@pytest.mark.parametrize("target", [Bits(3), Budget(85_000)])
+def test_four_members_of_a_mostly_frozen_model_take_less_than_half_of_one(
+    target: Bits | Budget, tmp_path: Path
+) -> None:
+    collector = PFGE(cycle=2, period=4)
+    advance(make_trajectory(collector), 16)
+    ensemble = Ensemble.from_collector(collector, make_frozen_model, forward=classify)
+    one = count_bytes(ensemble.members[0])
+    small = compress(ensemble, target)
+    assert small.nbytes <= 0.4 * one
+    small.save(tmp_path / "small")
+    assert bytes_of_folder(tmp_path / "small") <= 0.4 * one
+    loaded = Ensemble.load(tmp_path / "small", make_frozen_model, forward=classify)
+    assert len(loaded) == 4
+    assert loaded.nbytes <= 0.4 * one  # in memory, too
+    torch.testing.assert_close(loaded.predict(X), ensemble.predict(X), rtol=0, atol=0.01)

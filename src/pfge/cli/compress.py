@@ -2,6 +2,8 @@
 
 import argparse
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +14,19 @@ if TYPE_CHECKING:
     from pfge.compression.targets import Target
     from pfge.ensemble import Ensemble
     from pfge.lab.session import Session
+    from pfge.packed import PackSettings
 
+NO_GROUP = "none"
 UNITS = {"kB": 1000, "MB": 1000**2, "GB": 1000**3, "": 1}
 
 
 HELP = "store an ensemble's members as one base and a few bits each"
 DESCRIPTION = (
     "Write a compressed copy of a saved ensemble; Ensemble.load opens it like any other. "
-    "--budget chooses the bits of each tensor by the error that each byte removes; --max-kl and "
-    "--max-nll-increase choose them by predictions on validation data. Only these two and --refresh need "
-    f"the data. {WHERE_FROM}"
+    "--budget chooses how each tensor is stored by the error that each byte removes; --max-kl and "
+    "--max-nll-increase choose it by predictions on validation data. Given --base-bits, --group or "
+    "--small-bits, only the bits of members are chosen. Only --max-kl, --max-nll-increase, --refresh and "
+    f"--distil need the data. {WHERE_FROM}"
 )
 
 
@@ -31,24 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for the compressed copy")
     parser.add_argument(
         "--base-bits",
-        choices=("8", "16", "32", "none"),
-        default="8",
+        choices=(*map(str, range(2, 9)), "16", "32", "none"),
         help="bits of the shared base (default: 8)",
     )
     parser.add_argument("--delta-bits", type=int, metavar="1-8", help="bits of each member (default: 3)")
     parser.add_argument(
         "--group",
         type=parse_group,
-        default=64,
         metavar="N",
         help="how many numbers share a quantization step; none for one per output channel (default: 64)",
     )
     parser.add_argument(
         "--small-bits",
         type=int,
-        choices=(16, 32),
-        default=32,
-        help="bits of BatchNorm, biases and other small tensors (default: 32)",
+        choices=(*range(2, 9), 16, 32),
+        help="bits of BatchNorm, biases and other small tensors; up to 8 for differences from their mean "
+        "(default: 32)",
     )
     parser.add_argument(
         "--budget",
@@ -74,6 +77,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="recompute BatchNorm over training data after compression, and keep the result if it is better",
     )
+    parser.add_argument(
+        "--distil",
+        type=int,
+        nargs="?",
+        const=200,
+        metavar="N",
+        help="train the steps of each compressed member for N iterations (default: 200) until it predicts "
+        "what the original did, and keep the result if it is better; continues where it was interrupted",
+    )
 
 
 def parse_bytes(text: str) -> int:
@@ -85,10 +97,10 @@ def parse_bytes(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 700kB or 2MB") from None
 
 
-def parse_group(text: str) -> int | None:
-    """Return how many numbers share a step, or None for one step per output channel."""
+def parse_group(text: str) -> int | str:
+    """Return how many numbers share a step, or "none" for one step per output channel."""
     try:
-        return None if text == "none" else int(text)
+        return NO_GROUP if text == NO_GROUP else int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} must be a number, or none for one step per channel"
@@ -101,36 +113,42 @@ def run(options: argparse.Namespace) -> int:
 
     from torch import nn
 
-    from pfge.compression import PackSettings, compress
+    from pfge.compression import Distillation, compress
     from pfge.ensemble import Ensemble
     from pfge.storage.manifest import prepare_for_overwrite
 
     out: Path = options.out
     if options.ensemble.resolve() == out.resolve():
         raise ValueError(f"OUT and ENSEMBLE must be different folders, got {out} for both")
-    target = _target(options)
-    base_bits = None if options.base_bits == "none" else int(options.base_bits)
-    settings = PackSettings(base_bits, options.group, options.small_bits)
+    target, settings = _target(options), _settings(options)
+    checkpoint = out.with_name(out.name + ".distil.checkpoint")
+    if options.distil is not None and options.distil < 1:
+        raise ValueError(f"--distil must be at least 1 iteration, got {options.distil}")
+    distillation = Distillation(iterations=options.distil or 1, checkpoint=checkpoint)
     prepare_for_overwrite(out)  # before any long work
     session = _open_session(options)
     if session is None:
         # Nothing predicts, so no model is needed. A partial has no name that could enter the manifest.
-        ensemble, validation = Ensemble.load(options.ensemble, partial(nn.Identity)), None
+        ensemble = Ensemble.load(options.ensemble, partial(nn.Identity))
+        compressed = compress(ensemble, target, settings=settings)
     else:
         ensemble = session.load_ensemble(options.ensemble)
-        validation = session.in_batches(session.splits.validation)
-    compressed = compress(
-        ensemble,
-        target,
-        settings=settings,
-        validation=validation,
-        refresh=session.batch_norm_batches(session.experiment.seeds[0])
-        if session and options.refresh
-        else None,
-        on_attempt=lambda tried, quality: _say_attempt(session, tried, quality),
-    )
+        training = session.batch_norm_batches(session.experiment.seeds[0])
+        with _distillation_shown(session, options, len(ensemble)) as advance:
+            compressed = compress(
+                ensemble,
+                target,
+                settings=settings,
+                validation=session.in_batches(session.splits.validation),
+                refresh=training if options.refresh else None,
+                distil=training if options.distil else None,
+                distillation=distillation,
+                on_attempt=partial(_say_attempt, session),
+                on_iteration=lambda done, _, loss: advance(done, f"KL {loss:.2g}"),
+            )
     if session is None or session.engine.is_first:
         compressed.save(out)
+        checkpoint.unlink(missing_ok=True)
         files = sum(file.stat().st_size for file in out.iterdir())
         one = ensemble.last(1).nbytes
         print(
@@ -159,9 +177,38 @@ def _target(options: argparse.Namespace) -> "Target":
     return Bits() if options.delta_bits is None else Bits(options.delta_bits)
 
 
+def _settings(options: argparse.Namespace) -> "PackSettings | None":
+    """Return how members are packed, if any of it is given; else it is chosen."""
+    from pfge.compression import PackSettings
+
+    usual = PackSettings()
+    given = (options.base_bits, options.group, options.small_bits)
+    if given == (None, None, None):
+        return None
+    base_bits = {None: usual.base_bits, "none": None}.get(options.base_bits, options.base_bits)
+    group = {None: usual.group, NO_GROUP: None}.get(options.group, options.group)
+    return PackSettings(None if base_bits is None else int(base_bits), group, options.small_bits or 32)
+
+
+@contextmanager
+def _distillation_shown(
+    session: "Session", options: argparse.Namespace, members: int
+) -> "Iterator[Callable[[int, str], None]]":
+    if options.distil is None:
+        yield lambda done, about: None  # noqa: ARG005
+    else:
+        with session.reporter.task("distillation", options.distil * members) as advance:
+            yield advance
+
+
 def _open_session(options: argparse.Namespace) -> "Session | None":
     """Set up the experiment if its data is needed, or if it is known and helps to choose bits."""
-    needed = options.refresh or options.max_kl is not None or options.max_nll_increase is not None
+    needed = (
+        options.refresh
+        or options.distil
+        or options.max_kl is not None
+        or options.max_nll_increase is not None
+    )
     given = options.config or options.set
     if not needed and not given and (options.budget is None or not is_in_run(options.ensemble)):
         return None
@@ -176,10 +223,9 @@ def _open_session(options: argparse.Namespace) -> "Session | None":
     return session
 
 
-def _say_attempt(session: "Session | None", tried: "Ensemble", quality: "Quality") -> None:
-    if session is not None:
-        nll = "" if quality.nll_increase is None else f", NLL {quality.nll_increase:+.6f}"
-        session.reporter.say(f"tried {tried.nbytes:,} bytes: KL {quality.kl:.6f}{nll}")
+def _say_attempt(session: "Session", tried: "Ensemble", quality: "Quality") -> None:
+    nll = "" if quality.nll_increase is None else f", NLL {quality.nll_increase:+.6f}"
+    session.reporter.say(f"tried {tried.nbytes:,} bytes: KL {quality.kl:.6f}{nll}")
 
 
 def _describe_loss(session: "Session", ensemble: "Ensemble", compressed: "Ensemble") -> str:

@@ -1,8 +1,18 @@
 """Ensembles in less memory: choose how many bits each tensor gets, and check what that costs."""
 
 from pfge.compression.compress import compress
+from pfge.compression.distillation import Distillation, distil
 from pfge.compression.quality import Quality
 from pfge.compression.targets import Bits, Budget, MaxLoss
 from pfge.packed.encode import PackSettings
 
-__all__ = ["Bits", "Budget", "MaxLoss", "PackSettings", "Quality", "compress"]
+__all__ = [
+    "Bits",
+    "Budget",
+    "Distillation",
+    "MaxLoss",
+    "PackSettings",
+    "Quality",
+    "compress",
+    "distil",
+]

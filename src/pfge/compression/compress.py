@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from pfge.compression.bit_allocation import Ladder
+from pfge.compression.distillation import USUAL_DISTILLATION, Distillation, DistillationError, distil
 from pfge.compression.quality import Judge, Quality
+from pfge.compression.rate_distortion import Choices, Ladder, Plan
+from pfge.compression.sensitivity import measure_sensitivity
 from pfge.compression.targets import Bits, Budget, MaxLoss, Target
 from pfge.ensemble import Ensemble
 from pfge.packed.encode import PackSettings, Shared, find_shared, pack_members
@@ -22,10 +24,13 @@ def compress(
     ensemble: Ensemble,
     target: Target = USUAL_TARGET,
     *,
-    settings: PackSettings = USUAL_SETTINGS,
+    settings: PackSettings | None = None,
     validation: Iterable[Any] | None = None,
     refresh: Iterable[Any] | None = None,
+    distil: Iterable[Any] | None = None,
+    distillation: Distillation = USUAL_DISTILLATION,
     on_attempt: Callable[[Ensemble, Quality], None] | None = None,
+    on_iteration: Callable[[int, int, float], None] | None = None,
 ) -> Ensemble:
     """Return an ensemble in fewer bytes: one base that all members share, and a small delta for each.
 
@@ -41,13 +46,21 @@ def compress(
         target: `Bits(3)` for given widths, `Budget(bytes)` for the best widths that fit, or
             `MaxLoss(kl=0.001)` for the fewest bytes that keep a quality.
         settings: How members are packed, apart from the widths: the bits of the base, how many numbers share
-            a step, and how small tensors are kept.
-        validation: Batches on which quality is measured, for `MaxLoss` and `refresh`; the second entry of
-            each is its targets if `MaxLoss` has an `nll_increase`. A `Budget` without them relies on an
-            estimate of which tensors matter.
+            a step, and how small tensors are kept. If None, `Bits` takes `PackSettings()`, and the other
+            targets choose all of these tensor by tensor.
+        validation: Batches on which quality is measured, for `MaxLoss`, `refresh` and `distil`; the second
+            entry of each is its targets if `MaxLoss` has an `nll_increase`. A `Budget` without them relies on
+            an estimate of which tensors matter.
         refresh: Training batches over which BatchNorm statistics are recomputed after compression;
             that is kept if it lowers the KL on the validation batches.
+        distil: Training batches, without need of targets, on which the steps of each packed member are
+            trained until it predicts what the original did; that is kept if it lowers the KL on the
+            validation batches, and otherwise there is a warning. With `MaxLoss`, an attempt that loses too
+            much is distilled before it is given up.
+        distillation: How long and how fast, and where an interrupted one continues.
         on_attempt: Called with each ensemble whose quality was measured on the way, for progress.
+        on_iteration: Called with the iterations of a distillation that are done, those to do, and the
+            latest divergence.
 
     Raises:
         ValueError: The target cannot be met; the message says what can.
@@ -70,42 +83,78 @@ def compress(
         tensor(1.0300)
         >>> validation = [torch.eye(64)]
         >>> pfge.compress(ensemble, pfge.MaxLoss(kl=1e-4), validation=validation).nbytes
-        424
+        340
     """
-    if validation is None and (isinstance(target, MaxLoss) or refresh is not None):
-        raise ValueError("MaxLoss and refresh need validation data; pass validation=batches")
-    attempts = _Attempts(ensemble, settings, find_shared(ensemble.members, settings), refresh, on_attempt)
+    trains = refresh is not None or distil is not None
+    if validation is None and (isinstance(target, MaxLoss) or trains):
+        raise ValueError("MaxLoss, refresh and distil need validation data; pass validation=batches")
+    if isinstance(target, Bits) and settings is None:
+        settings = USUAL_SETTINGS
+    shared = find_shared(ensemble.members, settings or USUAL_SETTINGS)
+    attempts = _Attempts(ensemble, settings, shared, refresh, distil, distillation, on_attempt, on_iteration)
     judge = None
-    if validation is not None and (refresh is not None or not isinstance(target, Bits)):
+    if validation is not None and (trains or not isinstance(target, Bits)):
         with_targets = isinstance(target, MaxLoss) and target.nll_increase is not None
         judge = Judge(ensemble, validation, with_targets=with_targets)
     packed = attempts.meet(target, judge)
-    if settings.base_bits is not None:
-        _warn_if_far_apart(attempts, packed, settings.base_bits)
+    if attempts.usual.base_bits is not None:
+        _warn_if_far_apart(attempts, packed, attempts.usual.base_bits)
     return packed
 
 
 @dataclass(frozen=True)
 class _Attempts:
-    """Compressed ensembles at various widths, each with fresh BatchNorm statistics if those help."""
+    """Compressed ensembles in various forms, each with fresh BatchNorm statistics if those help."""
 
     original: Ensemble
-    settings: PackSettings
+    settings: PackSettings | None
     shared: Shared
     refresh: Iterable[Any] | None
+    training: Iterable[Any] | None
+    distillation: Distillation
     on_attempt: Callable[[Ensemble, Quality], None] | None
+    on_iteration: Callable[[int, int, float], None] | None
 
-    def pack(self, widths: int | Mapping[str, int]) -> Ensemble:
-        members = pack_members(self.original.members, widths, self.settings, self.shared)
+    @property
+    def usual(self) -> PackSettings:
+        return self.settings or USUAL_SETTINGS
+
+    def pack(self, plan: Plan | int | Mapping[str, int]) -> Ensemble:
+        if isinstance(plan, Plan):
+            members = pack_members(self.original.members, plan.forms, plan.settings, self.shared)
+        else:
+            members = pack_members(self.original.members, plan, self.usual, self.shared)
         return self.original.with_members(members, temperatures=self.original.temperatures)
 
-    def judged(self, widths: int | Mapping[str, int], judge: Judge) -> tuple[Ensemble, Quality]:
-        found = self._better(self.pack(widths), judge)
+    def judged(self, plan: Plan | int | Mapping[str, int], judge: Judge) -> tuple[Ensemble, Quality]:
+        return self._told(self._fresher(self.pack(plan), judge))
+
+    def distilled(self, found: tuple[Ensemble, Quality], judge: Judge) -> tuple[Ensemble, Quality]:
+        """Return a packed ensemble with trained steps if it has become better, and itself otherwise."""
+        packed, quality = found
+        if self.training is None:
+            return found
+        try:
+            made = distil(self.original, packed, self.training, self.distillation, self.on_iteration)
+        except DistillationError as error:
+            warnings.warn(f"the ensemble is kept as it was before distillation: {error}", stacklevel=2)
+            return found
+        trained = self._told((made, judge.measure(made)))
+        if trained[1].kl < quality.kl:
+            return trained
+        warnings.warn(
+            f"the ensemble is kept as it was before distillation, which changed the validation KL from "
+            f"{quality.kl:.3g} to {trained[1].kl:.3g}; more iterations or batches, or a lower rate, may help",
+            stacklevel=2,
+        )
+        return found
+
+    def _told(self, found: tuple[Ensemble, Quality]) -> tuple[Ensemble, Quality]:
         if self.on_attempt is not None:
             self.on_attempt(*found)
         return found
 
-    def _better(self, packed: Ensemble, judge: Judge) -> tuple[Ensemble, Quality]:
+    def _fresher(self, packed: Ensemble, judge: Judge) -> tuple[Ensemble, Quality]:
         quality = judge.measure(packed)
         if self.refresh is not None:
             fresh = packed.with_fresh_batch_norm(self.refresh)
@@ -116,7 +165,9 @@ class _Attempts:
     def meet(self, target: Target, judge: Judge | None) -> Ensemble:
         match target:
             case Bits(delta):
-                return self.pack(delta) if judge is None else self.judged(delta, judge)[0]
+                if judge is None:
+                    return self.pack(delta)
+                return self.distilled(self.judged(delta, judge), judge)[0]
             case Budget(most):
                 return self.best_within(most, judge)
             case MaxLoss() if judge is not None:
@@ -124,36 +175,51 @@ class _Attempts:
         raise TypeError(f"target must be Bits, Budget or MaxLoss, got {target!r}; for example Bits(3)")
 
     def best_within(self, budget: int, judge: Judge | None) -> Ensemble:
-        ladder, settings = self.ladder(), self.settings
+        ladder = self.ladder()
         if budget < ladder.smallest:
+            lowest = ladder.at(0)
             raise ValueError(
-                f"budget must be at least {ladder.smallest} bytes, which base_bits={settings.base_bits}, "
-                f"delta_bits=1, group={settings.group} and small_bits={settings.small_bits} take, got "
+                f"budget must be at least {ladder.smallest} bytes, which {self._describe(lowest)} take, got "
                 f"{budget}; raise it, or lower one of those or the number of members"
             )
-        mixed, even = ladder.within(budget), ladder.widest_within(budget)
         if judge is None:
-            return self.pack(mixed)
-        # Which tensors matter is an estimate: data decides whether it pays.
-        choices = [mixed] if mixed == even else [mixed, even]
-        return min((self.judged(widths, judge) for widths in choices), key=lambda found: found[1].kl)[0]
+            return self.pack(ladder.within(budget))
+        # Which tensors matter is an estimate, also if it is measured: data decides whether it pays.
+        plans = [ladder.within(budget), ladder.weighted(self.sensitivity(judge)).within(budget)]
+        plans = plans[:1] if plans[0] == plans[1] else plans
+        best = min((self.judged(plan, judge) for plan in plans), key=lambda found: found[1].kl)
+        return self.distilled(best, judge)[0]
 
     def smallest_with(self, target: MaxLoss, judge: Judge) -> Ensemble:
         seen: list[tuple[Ensemble, Quality]] = []
 
-        def serves(widths: dict[str, int]) -> bool:
-            seen.append(self.judged(widths, judge))
-            return target.allows(seen[-1][1])
+        def serves(plan: Plan) -> bool:
+            found = self.judged(plan, judge)
+            if not target.allows(found[1]):
+                found = self.distilled(found, judge)
+            seen.append(found)
+            return target.allows(found[1])
 
-        if self.ladder().lowest_that(serves) is None:
+        if self.ladder().weighted(self.sensitivity(judge)).lowest_that(serves) is None:
             raise ValueError(
                 f"{target} cannot be met: 8 bits everywhere have {seen[0][1]}; allow more, or raise "
                 "base_bits or small_bits"
             )
         return min((made for made, quality in seen if target.allows(quality)), key=lambda made: made.nbytes)
 
+    def sensitivity(self, judge: Judge) -> Mapping[str, float]:
+        return measure_sensitivity(self.original, self.shared, judge.batches)
+
     def ladder(self) -> Ladder:
-        return Ladder(self.original.members, self.shared, self.settings)
+        return Ladder(self.original.members, self.shared, Choices.of(self.settings))
+
+    def _describe(self, plan: Plan) -> str:
+        if self.settings is None:
+            return "the fewest bits of everything"
+        return (
+            f"base_bits={self.settings.base_bits}, delta_bits=1, group={self.settings.group} and "
+            f"small_bits={plan.settings.small_bits}"
+        )
 
 
 @torch.no_grad()
@@ -186,6 +252,6 @@ def _warn_if_far_apart(attempts: _Attempts, packed: Ensemble, base_bits: int) ->
 
 def _size_without_base(attempts: _Attempts) -> int:
     """Return the bytes that 8 bits for each number of each member take."""
-    members, shared, settings = attempts.original.members, attempts.shared, attempts.settings
+    members, shared, settings = attempts.original.members, attempts.shared, attempts.usual
     widths = dict.fromkeys(shared.means.keys() - shared.identical, 8)
     return pack_members(members, widths, replace(settings, base_bits=None), shared).nbytes

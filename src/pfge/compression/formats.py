@@ -6,8 +6,7 @@ from torch import Tensor
 
 from pfge.ensemble import Ensemble
 from pfge.packed import PackSettings, pack_members
-from pfge.packed.encode import delta_size, is_packed
-from pfge.packed.quantization import quantized_size
+from pfge.packed.encode import TensorForm, base_size, is_packed
 from pfge.weights import Weights, count_bytes
 
 
@@ -48,12 +47,10 @@ class StorageFormat:
         for tensor in layout.values():
             if not is_packed(tensor):
                 total += _small_size(tensor, members, self.settings)
-            elif self.settings.base_bits is None:
-                total += members * delta_size(tensor, self.bits, self.settings)
+            elif members == 1 and self.settings.base_bits is not None:
+                total += base_size(tensor, self.settings.base_bits)
             else:
-                channel = PackSettings(group=None).group_of(tensor)
-                total += quantized_size(tensor.numel(), 8, channel)
-                total += members * delta_size(tensor, self.bits, self.settings) if members > 1 else 0
+                total += TensorForm(self.bits, self.settings).size(tensor, members)
         return total
 
 

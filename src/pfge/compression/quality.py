@@ -32,6 +32,9 @@ class Quality:
 class Judge:
     """The original's predictions, with which those of compressed ensembles are compared.
 
+    Attributes:
+        batches: As given.
+
     Args:
         original: Predicts once, here.
         batches: Validation data that can be read again in the same order.
@@ -40,13 +43,13 @@ class Judge:
 
     def __init__(self, original: Ensemble, batches: Iterable[Any], *, with_targets: bool):
         self._task = original.task
-        self._batches = batches
+        self.batches = batches
         self._targets = torch.cat([targets_of(batch).cpu() for batch in batches]) if with_targets else None
         self._expected = original.predict_batches(batches).cpu()
 
     def measure(self, compressed: Ensemble) -> Quality:
         """Return what a compressed ensemble's predictions have lost."""
-        found = compressed.predict_batches(self._batches).cpu()
+        found = compressed.predict_batches(self.batches).cpu()
         kl = self._task.divergence(self._expected, found)
         if self._targets is None:
             return Quality(kl, None)

@@ -173,6 +173,11 @@ def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:
             f"the divergence takes two sets of probabilities [N, C], got {list(expected.shape)} and "
             f"{list(probabilities.shape)}"
         )
+    return kl_loss(expected, probabilities).item()
+
+
+def kl_loss(expected: Tensor, probabilities: Tensor) -> Tensor:
+    """Return what `kl_divergence` does as a scalar that can be differentiated."""
     # float32 softmax rounds tiny probabilities to 0; one such class must not make the mean infinite.
     p, q = expected.double(), probabilities.double().clamp(min=SMALLEST)
-    return (p * (p.clamp(min=SMALLEST).log() - q.log())).sum(dim=1).mean().item()
+    return (p * (p.clamp(min=SMALLEST).log() - q.log())).sum(dim=1).mean()

@@ -118,6 +118,16 @@ class Task(ABC):
     def divergence(self, expected: Tensor, predictions: Tensor) -> float:
         """Return how far predictions are from those that were expected; 0 if they are equal."""
 
+    def divergence_loss(self, expected: Tensor, predictions: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the divergence as a scalar that distillation can minimize by its gradient.
+
+        Raises:
+            ValueError: The task has none.
+        """
+        raise ValueError(
+            f"distillation needs a task with divergence_loss, got {self}; implement it, or leave distil out"
+        )
+
     @abstractmethod
     def fit_calibration(self, predictions: Tensor, targets: Tensor) -> Calibration:
         """Return the calibration that makes the targets most likely; 1, with a warning, if none does."""

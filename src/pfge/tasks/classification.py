@@ -12,7 +12,7 @@ from pfge.calibration import Calibration, fit_temperature, log_probabilities, sc
 from pfge.metrics.example_scores import ExampleScores
 from pfge.metrics.position_scores import PositionScores, mark_valid, require_positions, score_positions
 from pfge.metrics.scores import Scores, score_examples
-from pfge.metrics.uncertainty import MemberSpread, kl_divergence
+from pfge.metrics.uncertainty import MemberSpread, kl_divergence, kl_loss
 from pfge.tasks.base import Task
 from pfge.tasks.mean_pool import MeanPool
 from pfge.tasks.metric import Metric
@@ -179,6 +179,10 @@ class Classification(Task):
                 f"{list(predictions.shape)}"
             )
         return kl_divergence(self._rows(expected), self._rows(predictions))
+
+    def divergence_loss(self, expected: Tensor, predictions: Tensor) -> Tensor:
+        """Return the divergence with its gradient."""
+        return kl_loss(self._rows(expected), self._rows(predictions))
 
     def fit_calibration(self, predictions: Tensor, targets: Tensor) -> float:
         """Return the temperature that minimizes the negative log-likelihood; see `fit_temperature`."""

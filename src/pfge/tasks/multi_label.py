@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from pfge.calibration import Calibration, fit_label_temperatures, scale_label_probabilities
 from pfge.metrics.label_scores import LabelScores, score_labels
-from pfge.metrics.uncertainty import MemberSpread, kl_divergence
+from pfge.metrics.uncertainty import MemberSpread, kl_divergence, kl_loss
 from pfge.tasks.base import Task
 from pfge.tasks.mean_pool import MeanPool, sum_type
 from pfge.tasks.metric import Metric
@@ -101,6 +101,10 @@ class MultiLabel(Task):
     def divergence(self, expected: Tensor, predictions: Tensor) -> float:
         """Return the mean over examples and labels of KL(expected || predictions), in nats."""
         return kl_divergence(_yes_and_no(expected), _yes_and_no(predictions))
+
+    def divergence_loss(self, expected: Tensor, predictions: Tensor) -> Tensor:
+        """Return the divergence with its gradient."""
+        return kl_loss(_yes_and_no(expected), _yes_and_no(predictions))
 
     def fit_calibration(self, predictions: Tensor, targets: Tensor) -> tuple[float, ...]:
         """Return the temperature of each label; see `fit_label_temperatures`."""

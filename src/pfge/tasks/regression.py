@@ -144,8 +144,12 @@ class Regression(Task):
                 f"the divergence takes two predictions [N, D, 2], got {list(expected.shape)} and "
                 f"{list(predictions.shape)}"
             )
+        return self.divergence_loss(expected, predictions).item()
+
+    def divergence_loss(self, expected: Tensor, predictions: Tensor) -> Tensor:
+        """Return the divergence with its gradient."""
         (m, v), (n, w) = expected.double().unbind(dim=-1), predictions.double().unbind(dim=-1)
-        return ((w / v).log() + (v + (m - n).square()) / w - 1).mean().item() / 2
+        return ((w / v).log() + (v + (m - n).square()) / w - 1).mean() / 2
 
     def fit_calibration(self, predictions: Tensor, targets: Tensor) -> float:
         """Return the factor on the variance; see `fit_noise_variance` and `fit_variance_factor`."""

@@ -1,0 +1,323 @@
+"""Train the steps of packed members until each predicts what its original did; codes stay as they are."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import cos, isfinite, pi, sqrt
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pfge.ensemble import Ensemble
+from pfge.forward import repeat_batches, require_rereadable, run_model
+from pfge.packed import PackedMembers, PackedTensor, Quantized
+from pfge.packed.components import MIX_TYPE
+from pfge.packed.packed_members import numbers_of
+from pfge.packed.quantization import STEP_TYPE, centered_codes, spread_steps
+from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
+from pfge.storage.files import StorageError
+from pfge.weights import Weights, canonical_name, load_weights, unwrap
+
+Trained = dict[str, Tensor]
+"""What training found for one member: steps of deltas, factors of components, numbers of small tensors."""
+
+
+class DistillationError(ValueError):
+    """Training that diverged; the packed members are left as they were."""
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How packed members are trained to predict what their originals do.
+
+    Each member is trained alone, on inputs without targets, to minimize the divergence of its predictions
+    from those of its original. Only the steps of its deltas change, or its factors of components, and its
+    parameters that are no matrices or filters, such as BatchNorm's and biases. What members share and all
+    codes stay.
+
+    Args:
+        iterations: Of each member.
+        rate: The highest learning rate of Adam, which falls to 0 by a cosine. It is relative: a rate of 0.003
+            changes a step by about 0.3 % in an iteration.
+        checkpoint: A file that keeps the members that are done, so that a distillation that was interrupted
+            continues with the next one, and ends with the same members. It is removed by its caller.
+
+    Example:
+        >>> from pfge.compression import Distillation
+        >>> Distillation(iterations=200, rate=0.004).rate_at(100)  # half of the highest
+        0.002
+    """
+
+    iterations: int = 200
+    rate: float = 0.003
+    checkpoint: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
+        if not (isfinite(self.rate) and self.rate > 0):
+            raise ValueError(f"rate must be above 0 and finite, got {self.rate}")
+
+    def rate_at(self, iteration: int) -> float:
+        """Return the learning rate of an iteration, counted from 0."""
+        return self.rate * (1 + round(cos(pi * iteration / self.iterations), 12)) / 2
+
+
+USUAL_DISTILLATION = Distillation()
+
+
+def distil(
+    original: Ensemble,
+    packed: Ensemble,
+    batches: Iterable[Any],
+    settings: Distillation = USUAL_DISTILLATION,
+    on_iteration: Callable[[int, int, float], None] | None = None,
+) -> Ensemble:
+    """Return packed members with other steps, in the same bytes, that predict more as their originals do.
+
+    Args:
+        original: The members before packing, in the same order.
+        packed: As `compress` makes it.
+        batches: Training inputs, which are read from their start for each member.
+        settings: How long and how fast.
+        on_iteration: Called with the iterations done, those to do in all, and the latest divergence.
+
+    Raises:
+        ValueError: There are no batches, or training diverged (`DistillationError`).
+
+    Example:
+        >>> import torch, pfge
+        >>> from pfge.compression import Distillation, distil
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> members = [{"weight": 1 + 0.1 * torch.randn(3, 64, generator=generator)} for _ in range(4)]
+        >>> ensemble = pfge.Ensemble(members, lambda: torch.nn.Linear(64, 3, bias=False))
+        >>> packed = pfge.compress(ensemble, pfge.Bits(1))
+        >>> inputs = [torch.randn(32, 64, generator=generator) for _ in range(4)]
+        >>> better = distil(ensemble, packed, inputs, Distillation(iterations=50))
+        >>> expected = ensemble.predict_batches(inputs)
+        >>> found = [e.predict_batches(inputs) for e in (packed, better)]
+        >>> before, after = (ensemble.task.divergence(expected, predictions) for predictions in found)
+        >>> after < before, better.nbytes == packed.nbytes
+        (True, True)
+    """
+    if not isinstance(packed.members, PackedMembers):
+        raise ValueError("distillation needs packed members, and these are not; compress the ensemble first")
+    require_rereadable(batches, len(packed))
+    progress = _Progress(settings, packed)
+    total = settings.iterations * len(packed)
+    trainer = _Trainer(original, packed)
+    for number in range(len(progress.done), len(packed)):
+        start = number * settings.iterations
+
+        def tell(iteration: int, loss: float, start: int = start) -> None:
+            if on_iteration is not None:
+                on_iteration(start + iteration, total, loss)
+
+        progress.add(trainer.train(number, batches, settings, tell))
+    return packed.with_members(_with_trained(packed.members, progress.done), temperatures=packed.temperatures)
+
+
+class _Progress:
+    """The members that are done, kept in a file if there is one to be."""
+
+    def __init__(self, settings: Distillation, packed: Ensemble):
+        self.done: list[Trained] = []
+        self._file = settings.checkpoint
+        self._key = [packed.digest, settings.iterations, settings.rate]
+        if self._file is not None and self._file.exists():
+            match load_checkpoint(self._file):
+                case {"of": of, "done": [*done]} if of == self._key and len(done) <= len(packed):
+                    self.done = done
+                case {"of": [*_], "done": [*_]}:
+                    pass  # of other members or settings, which begin anew
+                case _:
+                    raise StorageError(f"{self._file} must be of a distillation; delete it to begin anew")
+
+    def add(self, trained: Trained) -> None:
+        self.done.append(trained)
+        if self._file is not None:
+            save_checkpoint(self._file, {"of": self._key, "done": self.done})
+
+
+class _Trainer:
+    """The original and the packed member side by side in two modules of one kind."""
+
+    def __init__(self, original: Ensemble, packed: Ensemble):
+        self._original, self._packed, self._task = original, packed, original.task
+        with torch.random.fork_rng():  # models draw their first weights
+            self._teacher, self._student = (_Runs(original) for _ in range(2))
+
+    def train(
+        self, number: int, batches: Iterable[Any], settings: Distillation, tell: Callable[[int, float], None]
+    ) -> Trained:
+        load_weights(self._teacher.model, self._original.members[number])
+        parts = self._parts(number)
+        if not parts:
+            return {}
+        free = [part.free for part in parts.values()]
+        adam = torch.optim.Adam(free, lr=settings.rate)
+        endless = repeat_batches(batches)
+        for iteration in range(settings.iterations):
+            try:
+                batch = next(endless)
+            except ValueError:
+                raise ValueError("distillation needs batches of training inputs, got none") from None
+            for group in adam.param_groups:
+                group["lr"] = settings.rate_at(iteration)
+            with torch.no_grad():
+                expected = self._task.predictions(self._teacher(batch))
+            weights = {f"model.{part.live}": part.weight() for part in parts.values()}
+            predictions = self._task.predictions(functional_call(self._student, weights, (batch,)))
+            loss = self._task.divergence_loss(expected, predictions)
+            adam.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            adam.step()
+            found = loss.item()
+            if not isfinite(found) or not all(bool(numbers.isfinite().all()) for numbers in free):
+                raise DistillationError(
+                    f"distillation diverged at iteration {iteration + 1} of member {number + 1}; lower the "
+                    f"rate, got {settings.rate}"
+                )
+            tell(iteration + 1, found)
+        return {name: part.found() for name, part in parts.items()}
+
+    def _parts(self, number: int) -> "dict[str, _Part]":
+        """Return what is trained of a member, with all else of it in the student."""
+        members = self._packed.members
+        if not isinstance(members, PackedMembers):
+            raise TypeError(f"packed members are PackedMembers, got {type(members).__name__}")
+        members.unpack_into(self._student.model, number)
+        live = dict(self._student.model.named_parameters())
+        names = {canonical_name(name): name for name in live}
+        parts: dict[str, _Part] = {}
+        for name, tensor in members.tensors.items():
+            if tensor.each and name in names:
+                part = _Factors if tensor.mix is not None else _Steps if is_stepped(tensor) else _Numbers
+                parts[name] = part(names[name], live[names[name]], tensor, number)
+        return parts
+
+
+class _Runs(nn.Module):
+    """A model of an ensemble, called with a batch as the ensemble calls it."""
+
+    def __init__(self, ensemble: Ensemble):
+        super().__init__()
+        self.model = unwrap(ensemble.build_model()).to(ensemble.device).eval().requires_grad_(False)
+        self._forward = ensemble.forward
+
+    def forward(self, batch: Any) -> Any:
+        return run_model(self.model, batch, self._forward)
+
+
+class _Part:
+    """A tensor of one member as a function of free numbers, which begin at 0."""
+
+    def __init__(self, live: str, like: Tensor, count: int):
+        self.live = live
+        self._like = like
+        self.free = torch.zeros(count, device=like.device, requires_grad=True)
+
+    def weight(self) -> Tensor:
+        """Return the tensor as the model has it."""
+        return _as(self._like, self._numbers())
+
+    def _numbers(self) -> Tensor:
+        raise NotImplementedError
+
+    def found(self) -> Tensor:
+        """Return what is to be stored."""
+        raise NotImplementedError
+
+
+class _Steps(_Part):
+    """A quantized tensor: each step is its old one times 1 plus a free number."""
+
+    def __init__(self, live: str, like: Tensor, tensor: PackedTensor, number: int):
+        each = tensor.each[number]
+        if not isinstance(each, Quantized):
+            raise TypeError(f"steps are those of quantized numbers, got {type(each).__name__}")
+        super().__init__(live, like, len(each.steps))
+        self._each = each
+        self._old = each.steps.to(like.device, torch.float32)
+        self._codes = centered_codes(each).to(like.device)
+        self._base = None if tensor.base is None else numbers_of(tensor.base).float().to(like.device)
+
+    def _steps(self) -> Tensor:
+        return self._old * (1 + self.free)
+
+    def _numbers(self) -> Tensor:
+        delta = self._codes * spread_steps(self._steps(), self._each.group, self._each.count)
+        return delta if self._base is None else self._base + delta
+
+    def found(self) -> Tensor:
+        return self._steps().detach().cpu().to(STEP_TYPE)
+
+
+class _Factors(_Part):
+    """A tensor of components: each factor of the member's mix is its old one plus a free number."""
+
+    def __init__(self, live: str, like: Tensor, tensor: PackedTensor, number: int):
+        super().__init__(live, like, len(tensor.each))
+        self._old = _mix_of(tensor)[number].to(like.device, torch.float32)
+        self._components = torch.stack([numbers_of(part) for part in tensor.each]).to(like.device)
+        base = torch.zeros(()) if tensor.base is None else numbers_of(tensor.base).float()
+        self._base = base.to(like.device)
+        self._unit = 1 / sqrt(len(_mix_of(tensor)))  # their usual size: a column's squares add up to 1
+
+    def _factors(self) -> Tensor:
+        return self._old + self._unit * self.free
+
+    def _numbers(self) -> Tensor:
+        return self._base + self._factors() @ self._components
+
+    def found(self) -> Tensor:
+        return self._factors().detach().cpu().to(MIX_TYPE)
+
+
+def _mix_of(tensor: PackedTensor) -> Tensor:
+    if tensor.mix is None:
+        raise TypeError("the tensor has no components")
+    return tensor.mix
+
+
+class _Numbers(_Part):
+    """A small tensor: each number is its old one plus a free number in units of their usual size."""
+
+    def __init__(self, live: str, like: Tensor, tensor: PackedTensor, number: int):
+        self._old = tensor.member(number).to(like.device, torch.float32).reshape(-1)
+        super().__init__(live, like, len(self._old))
+        self._unit = self._old.square().mean().sqrt() if len(self._old) else torch.tensor(0.0)
+
+    def _numbers(self) -> Tensor:
+        return self._old + self._unit * self.free
+
+    def found(self) -> Tensor:
+        return self._numbers().detach().cpu().view(self._like.shape)
+
+
+def _as(like: Tensor, numbers: Tensor) -> Tensor:
+    """Return numbers in a row with the shape, type and memory format of a model's own tensor."""
+    tensor = numbers.to(like.dtype).view(like.shape)
+    channels_last = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
+    return tensor.contiguous(memory_format=torch.channels_last) if channels_last else tensor
+
+
+def is_stepped(tensor: PackedTensor) -> bool:
+    """Return whether what members add to a tensor is a quantized matrix or filter."""
+    return tensor.mix is None and len(tensor.shape) >= 2 and isinstance(tensor.each[0], Quantized)
+
+
+def _with_trained(members: PackedMembers, trained: list[Trained]) -> PackedMembers:
+    changed: dict[str, PackedTensor] = {}
+    for name in trained[0]:
+        tensor, found = members.tensors[name], [of_member[name] for of_member in trained]
+        if tensor.mix is not None:
+            changed[name] = replace(tensor, mix=torch.stack(found))
+        elif is_stepped(tensor):
+            parts = (part for part in tensor.each if isinstance(part, Quantized))
+            each = (replace(part, steps=steps) for part, steps in zip(parts, found, strict=True))
+            changed[name] = replace(tensor, each=tuple(each))
+    small: list[Weights] = [{n: t for n, t in of.items() if n not in changed} for of in trained]
+    return PackedMembers(len(members), members.with_tensors(small).tensors | changed)

@@ -1,0 +1,281 @@
+"""How each tensor is packed: every byte goes where it removes most error."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pfge.packed.components import find_components
+from pfge.packed.encode import (
+    PackSettings,
+    Shared,
+    TensorForm,
+    base_numbers,
+    is_packed,
+    pack_delta,
+    pack_members,
+    pack_small,
+)
+from pfge.weights import Weights
+
+WIDEST = 8
+SMALL = "small tensors"
+"""Stands for all tensors that are no matrices or filters; they have one width."""
+_SAMPLED_MEMBERS = 2  # they stand for all of them: their errors are much alike
+_SAMPLED_NUMBERS = 1 << 14  # of each tensor
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What may be chosen for each tensor beside the width of its deltas, as in `PackSettings`."""
+
+    base_bits: tuple[int | None, ...] = (4, 5, 6, 7, 8)
+    groups: tuple[int | None, ...] = (None, 64)
+    small_bits: tuple[int, ...] = (4, 5, 6, 8, 16, 32)
+    mixed: bool = True  # components that members share, instead of a delta for each
+
+    @classmethod
+    def of(cls, settings: PackSettings | None) -> "Choices":
+        """Return all choices, or the one that settings leave."""
+        if settings is None:
+            return cls()
+        return cls((settings.base_bits,), (settings.group,), (settings.small_bits,), mixed=False)
+
+    @property
+    def usual(self) -> PackSettings:
+        """The widest of everything, for what is not chosen tensor by tensor."""
+        return PackSettings(self.base_bits[-1], self.groups[0], self.small_bits[-1])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How all tensors are packed."""
+
+    forms: Mapping[str, TensorForm]
+    settings: PackSettings
+
+
+class _Point(NamedTuple):
+    size: int
+    error: float
+    form: TensorForm | int  # of a matrix or filter; of small tensors, their bits
+
+
+class Ladder:
+    """Plans from the smallest to the most exact one, each rung a better form of one tensor.
+
+    For each tensor, the forms that no other one dominates are on the lower convex hull of error over bytes.
+    The next rung is that of the steepest slope, which is what minimizing error + lambda * bytes gives for
+    lambda falling from infinity to 0.
+
+    An error is the square of a tensor's error over the square of its size, times the tensor's weight. With
+    equal weights, a tensor counts whatever its share of the numbers: a layer passes the relative error of
+    its weights on to all layers behind it.
+
+    Args:
+        members: What is packed.
+        shared: As from `find_shared`.
+        choices: What may be chosen.
+    """
+
+    def __init__(self, members: Sequence[Weights], shared: Shared, choices: Choices):
+        self._choices = choices
+        means = {name: mean for name, mean in shared.means.items() if name not in shared.identical}
+        self._hulls = {
+            name: _lower_hull(points) for name, points in _points_of_tensors(members, means, choices).items()
+        }
+        if points := _points_of_small(members, choices):
+            self._hulls[SMALL] = _lower_hull(points)
+        lowest = self.at(0)
+        self.smallest = pack_members(members, lowest.forms, lowest.settings, shared).nbytes
+        self._order = self._order_of_upgrades({})
+
+    def weighted(self, weights: Mapping[str, float]) -> "Ladder":
+        """Return the ladder with other weights of each tensor's error, and of `SMALL`."""
+        other = copy(self)
+        other._order = self._order_of_upgrades(weights)
+        return other
+
+    @property
+    def top(self) -> int:
+        """The last rung, where every tensor has its most exact form."""
+        return len(self._order)
+
+    def at(self, rung: int) -> Plan:
+        """Return the plan on a rung."""
+        places = dict.fromkeys(self._hulls, 0)
+        for name in self._order[:rung] if rung else ():
+            places[name] += 1
+        return self._plan(places)
+
+    def within(self, budget: int) -> Plan:
+        """Return the plan that uses a budget best, skipping rungs that no longer fit."""
+        left = budget - self.smallest
+        places, full = dict.fromkeys(self._hulls, 0), set()
+        for name in self._order:
+            hull, place = self._hulls[name], places[name]
+            if name not in full and (cost := hull[place + 1].size - hull[place].size) <= left:
+                places[name] += 1
+                left -= cost
+            else:
+                full.add(name)
+        return self._plan(places)
+
+    def lowest_that(self, serves: Callable[[Plan], bool]) -> int | None:
+        """Return the lowest rung found to serve, by bisection; None if not even the top does."""
+        if not serves(self.at(self.top)):
+            return None
+        low, high = 0, self.top
+        while low < high:
+            middle = (low + high) // 2
+            if serves(self.at(middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return high
+
+    def _plan(self, places: Mapping[str, int]) -> Plan:
+        forms: dict[str, TensorForm] = {}
+        settings = self._choices.usual
+        for name, place in places.items():
+            form = self._hulls[name][place].form
+            if isinstance(form, TensorForm):
+                forms[name] = form
+            else:
+                settings = replace(settings, small_bits=form)
+        return Plan(forms, settings)
+
+    def _order_of_upgrades(self, weights: Mapping[str, float]) -> list[str]:
+        upgrades = []
+        for name, hull in self._hulls.items():
+            weight = weights.get(name, 1.0)
+            for place, (point, better) in enumerate(pairwise(hull)):
+                slope = weight * (better.error - point.error) / (better.size - point.size)
+                upgrades.append((slope, name, place))
+        # Along a hull slopes rise towards 0, so that the upgrades of a tensor keep their order.
+        return [name for _, name, _ in sorted(upgrades, key=lambda upgrade: (upgrade[0], upgrade[2]))]
+
+
+@torch.no_grad()
+def _points_of_tensors(
+    members: Sequence[Weights], means: Weights, choices: Choices
+) -> dict[str, list[_Point]]:
+    whole = list(members) if choices.mixed else _sample(members)
+    found: dict[str, list[_Point]] = {}
+    for name, mean in means.items():
+        part = _first_channels(mean)
+        tensors = [_first_channels(member[name].to("cpu", torch.float32)) for member in whole]
+        measure = _errors_of_components if choices.mixed else _errors_of_deltas
+        found[name] = [
+            _Point(form.size(mean, len(members)), error, form)
+            for form, error in measure(tensors, part, choices)
+        ]
+    return found
+
+
+def _errors_of_deltas(
+    tensors: list[Tensor], mean: Tensor, choices: Choices
+) -> Iterator[tuple[TensorForm, float]]:
+    for base_bits, group in product(choices.base_bits, choices.groups):
+        settings, base = PackSettings(base_bits, group), base_numbers(mean, base_bits)
+        for bits in range(1, WIDEST + 1):
+            errors = [
+                relative_error(base + pack_delta(t, base, bits, settings).numbers().view(base.shape), t)
+                for t in tensors
+            ]
+            yield TensorForm(bits, settings), sum(errors) / len(errors)
+
+
+def _errors_of_components(
+    tensors: list[Tensor], mean: Tensor, choices: Choices
+) -> Iterator[tuple[TensorForm, float]]:
+    """Yield the best widths of components for each number of bits in all, with the error.
+
+    A bit goes where it removes most. What is left of a component at a width is taken to be the share that is
+    left of the first one, as components are distributed much alike.
+    """
+    size = sum(float(tensor.square().sum()) for tensor in tensors) or 1.0
+    energies = {}
+    for base_bits in choices.base_bits:
+        base = base_numbers(mean, base_bits)
+        deltas = torch.stack([(tensor - base).reshape(-1) for tensor in tensors])
+        _, components = find_components(deltas, len(tensors))
+        energies[base_bits] = components.double().square().sum(dim=1) / size
+    first = components[0].view(mean.shape)  # beside the widest base
+    for group in choices.groups:
+        settings = PackSettings(group=group)
+        packed = [pack_delta(first, torch.zeros_like(first), b, settings) for b in range(1, WIDEST + 1)]
+        left = [1.0, *(relative_error(p.numbers().view(first.shape), first) for p in packed)]
+        for base_bits, of_components in energies.items():
+            for widths, error in _widen(of_components.tolist(), left):
+                yield TensorForm(widths, PackSettings(base_bits, group)), error
+
+
+def _widen(energies: list[float], left: list[float]) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Yield widths of components, each with a bit more than before, and the error."""
+    gains = [
+        (energy * (left[width] - left[width + 1]), component, width)
+        for component, energy in enumerate(energies)
+        for width in range(WIDEST)
+    ]
+    widths, error = [0] * len(energies), sum(energies)
+    for gain, component, width in sorted(gains, key=lambda found: (-found[0], found[2])):
+        if gain > 0 and width == widths[component]:
+            widths[component] += 1
+            error -= gain
+            yield tuple(filter(None, widths)), max(0.0, error)
+
+
+@torch.no_grad()
+def _points_of_small(members: Sequence[Weights], choices: Choices) -> list[_Point]:
+    names = [name for name, tensor in members[0].items() if not is_packed(tensor)]
+    whole = list(members) if names else []
+    points = []
+    for bits in choices.small_bits if names else ():
+        packed = {name: pack_small([member[name] for member in whole], bits) for name in names}
+        size = sum(tensor.nbytes for tensor in packed.values())
+        error = sum(
+            relative_error(packed[name].member(number), member[name])
+            for name in names
+            for number, member in enumerate(_sample(whole))
+            if packed[name].each
+        ) / len(_sample(whole))
+        points.append(_Point(size, error, bits))
+    return points
+
+
+def _sample(members: Sequence[Weights]) -> list[Weights]:
+    return [members[number] for number in range(min(_SAMPLED_MEMBERS, len(members)))]
+
+
+def _first_channels(tensor: Tensor) -> Tensor:
+    """Return the first output channels, as many as stand for all of them."""
+    channel = max(1, tensor.numel() // max(1, tensor.shape[0]))
+    return tensor[: max(1, _SAMPLED_NUMBERS // channel)]
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Return the squared error of a tensor over its squared size."""
+    expected = expected.to("cpu", torch.float32)
+    size = max(float(expected.square().sum()), torch.finfo(torch.float32).tiny)
+    return float((found.float() - expected).square().sum()) / size
+
+
+def _lower_hull(points: Sequence[_Point]) -> list[_Point]:
+    """Return the points that minimize error + lambda * bytes for some lambda, the smallest first."""
+    hull: list[_Point] = []
+    for point in sorted(points, key=lambda point: (point.size, point.error)):
+        if hull and point.error >= hull[-1].error:
+            continue  # larger and no better
+        while len(hull) > 1 and _slope(hull[-2], point) <= _slope(hull[-2], hull[-1]):
+            hull.pop()
+        hull.append(point)
+    return hull
+
+
+def _slope(first: _Point, second: _Point) -> float:
+    return (second.error - first.error) / (second.size - first.size)

@@ -1,0 +1,149 @@
+import pytest
+import torch
+
+from pfge import Weights
+from pfge.compression.rate_distortion import SMALL as ALL_SMALL
+from pfge.compression.rate_distortion import Choices, Ladder, Plan
+from pfge.packed.encode import PackSettings, find_shared, pack_members
+
+SETTINGS = PackSettings()
+
+
+def make_members(count: int = 3) -> list[Weights]:
+    """A large tensor with deltas of 1 % of its size, and a small one with deltas of 10 %."""
+    generator = torch.Generator().manual_seed(0)
+    base = {
+        "large": torch.randn(40, 64, generator=generator),
+        "small": torch.randn(4, 64, generator=generator),
+    }
+    return [
+        {
+            name: tensor + spread * torch.randn(tensor.shape, generator=generator)
+            for (name, tensor), spread in zip(base.items(), (0.01, 0.1), strict=True)
+        }
+        for _ in range(count)
+    ]
+
+
+MEMBERS = make_members()
+LADDER = Ladder(MEMBERS, find_shared(MEMBERS, SETTINGS), Choices.of(SETTINGS))
+# A bit costs each of 3 members an eighth of a byte a number.
+LARGE, SMALL = 3 * 40 * 64 // 8, 3 * 4 * 64 // 8
+
+
+def widths_of(plan: Plan) -> dict[str, int]:
+    return {name: form.bits for name, form in plan.forms.items()}
+
+
+def size(widths: dict[str, int]) -> int:
+    return pack_members(MEMBERS, widths, SETTINGS).nbytes
+
+
+def test_it_starts_at_one_bit_and_ends_at_eight() -> None:
+    assert widths_of(LADDER.at(0)) == {"large": 1, "small": 1}
+    assert widths_of(LADDER.at(LADDER.top)) == {"large": 8, "small": 8}
+    assert LADDER.smallest == size({"large": 1, "small": 1})
+
+
+def test_the_first_bits_go_where_the_relative_error_is_larger_and_bytes_are_fewer() -> None:
+    # Relative squared errors are as 100 to 1 and costs as 1 to 10; a bit divides an error by about 3 to 4,
+    # so the small tensor is ahead by log(1000) / log(3.5) = 5.5 bits.
+    widths = widths_of(LADDER.at(5))
+    assert widths == {"large": 1, "small": 6}
+
+
+def test_each_rung_costs_what_packing_takes() -> None:
+    for rung in (0, 3, 8, LADDER.top):
+        widths = widths_of(LADDER.at(rung))
+        extra = (widths["large"] - 1) * LARGE + (widths["small"] - 1) * SMALL
+        assert size(widths) == LADDER.smallest + extra
+
+
+@pytest.mark.parametrize("extra", [0, SMALL - 1, SMALL, LARGE, LARGE + 7 * SMALL, 100 * LARGE])
+def test_a_budget_is_kept_and_used(extra: int) -> None:
+    budget = LADDER.smallest + extra
+    widths = widths_of(LADDER.within(budget))
+    left = budget - size(widths)
+    assert left >= 0
+    assert widths["small"] == 8 or left < SMALL
+    assert widths["large"] == 8 or left < LARGE
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 6, 13, 14])
+def test_the_lowest_rung_that_serves_is_found_in_few_trials(wanted: int) -> None:
+    tried = []
+
+    def serves(plan: Plan) -> bool:
+        tried.append(plan)
+        return sum(widths_of(plan).values()) - 2 >= wanted
+
+    assert LADDER.lowest_that(serves) == wanted
+    assert len(tried) <= 1 + 4  # the top, and log2 of 15 rungs
+
+
+def test_no_rung_serves() -> None:
+    assert LADDER.lowest_that(lambda _: False) is None
+
+
+def test_a_tensor_of_more_weight_gets_its_bits_first() -> None:
+    # 100 times the error and 10 times the cost against 1000 times the weight.
+    heavy = LADDER.weighted({"large": 1e6, "small": 1.0})
+    assert widths_of(heavy.at(5)) == {"large": 6, "small": 1}
+    assert widths_of(LADDER.at(5)) == {"large": 1, "small": 6}  # the other one is left alone
+
+
+FREE = Choices()
+
+
+def make_whole_members() -> list[Weights]:
+    generator = torch.Generator().manual_seed(1)
+    return [member | {"bias": 1 + 0.1 * torch.randn(64, generator=generator)} for member in make_members()]
+
+
+def test_no_form_of_a_tensor_is_better_and_smaller_than_a_chosen_one() -> None:
+    members = make_whole_members()
+    shared = find_shared(members, SETTINGS)
+    ladder = Ladder(members, shared, FREE)
+    budget = 9_000
+    plan = ladder.within(budget)
+
+    def total(plan: Plan) -> tuple[int, float]:
+        packed = pack_members(members, plan.forms, plan.settings, shared)
+        error = sum(
+            float((one[name] - two[name]).square().sum() / two[name].square().sum())
+            for one, two in zip(list(packed)[:2], members, strict=False)
+            for name in two
+        )
+        return packed.nbytes, error
+
+    bytes_, error = total(plan)
+    assert ladder.smallest <= bytes_ <= budget
+    for settings in (PackSettings(8, 64, 16), PackSettings(8, None, 16), PackSettings(6, 1024, 8)):
+        fixed = Ladder(members, shared, Choices.of(settings)).within(budget)
+        assert total(fixed)[0] <= budget
+        assert error <= total(fixed)[1]
+
+
+def test_every_rung_is_larger_and_more_exact() -> None:
+    members = make_whole_members()
+    shared = find_shared(members, SETTINGS)
+    ladder = Ladder(members, shared, FREE)
+    sizes = [
+        pack_members(members, plan.forms, plan.settings, shared).nbytes
+        for plan in (ladder.at(rung) for rung in range(ladder.top + 1))
+    ]
+    assert sizes[0] == ladder.smallest
+    assert sizes == sorted(set(sizes))
+    top = ladder.at(ladder.top)
+    assert all(isinstance(form.bits, tuple) and set(form.bits) == {8} for form in top.forms.values())
+    assert top.settings.small_bits == 32
+
+
+def test_small_tensors_get_bits_where_these_matter_more() -> None:
+    members = make_whole_members()
+    ladder = Ladder(members, find_shared(members, SETTINGS), FREE)
+    few, many = (
+        ladder.weighted({ALL_SMALL: weight}).within(ladder.smallest + 1_000).settings.small_bits
+        for weight in (1e-6, 1e9)
+    )
+    assert (few, many) == (4, 32)
