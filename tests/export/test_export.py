@@ -21,10 +21,12 @@ from pfge.export import Exported, ExportError, export_onnx, export_torch
 from pfge.export.ensemble_graph import HALVINGS, unpack_in_graph
 from pfge.export.example_inputs import ExampleInputs
 from pfge.export.verified_file import write_checked
-from pfge.packed import PackSettings, pack_members
+from pfge.packed import PackedMembers, PackSettings, pack_members
+from pfge.packed.encode import TensorForm
 from pfge.packed.quantization import quantize
 from pfge.storage.usage import Usage
 from pfge.tasks import Classification
+from pfge.weights import count_bytes
 from tests.packed.test_packed_members import close_members
 from tests.tasks import cases
 from tests.tasks.fractions import Fractions
@@ -377,3 +379,53 @@ def test_inputs_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=expected):
         export_torch(texts(each=False), tmp_path / "e.pt2", batch_of(2, 6) | change, axes=axes)
+
+
+def mixed_members() -> PackedMembers:
+    """Three members as two components of one tensor and one of the other."""
+    forms = {
+        "0.weight": TensorForm((4, 2), PackSettings(6, None)),
+        "4.weight": TensorForm((3,), PackSettings(8, 5)),
+    }
+    return pack_members(close_members(3), forms, PackSettings(small_bits=8))
+
+
+@pytest.mark.parametrize("file", FORMATS)
+def test_components_are_mixed_in_the_graph(file: str, tmp_path: Path) -> None:
+    ensemble = Ensemble(mixed_members(), make_mlp, temperatures=HOT)
+    exported = FORMATS[file](ensemble, tmp_path / file, X)
+    assert exported.packed
+    torch.testing.assert_close(answer(exported.path, OTHER), ensemble.predict(OTHER), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("members", ["plain", "packed", "mixed"])
+def test_members_side_by_side_answer_as_in_a_loop(members: str, tmp_path: Path) -> None:
+    kinds = {
+        "plain": lambda: close_members(3),
+        "packed": lambda: pack_members(close_members(3), 3, PackSettings(group=5, small_bits=16)),
+        "mixed": mixed_members,
+    }
+    ensemble = Ensemble(kinds[members](), make_mlp, temperatures=HOT)
+    exported = export_onnx(ensemble, tmp_path / "e.onnx", X, form="side by side")
+    assert exported.form == "side by side"
+    assert exported.packed == (members != "plain")
+    torch.testing.assert_close(answer(exported.path, OTHER), ensemble.predict(OTHER), rtol=0, atol=1e-6)
+    kinds_of_nodes = [node.op_type for node in onnx.load(exported.path).graph.node]
+    assert "Scan" not in kinds_of_nodes
+    assert kinds_of_nodes.count("Gemm") == 3 * 2
+
+
+def test_the_faster_form_within_a_memory_is_taken(tmp_path: Path) -> None:
+    ensemble = Ensemble(mixed_members(), make_mlp)
+    found = export_onnx(ensemble, tmp_path / "e.onnx", X, form="fastest")
+    assert found.form == min(found.seconds, key=found.seconds.__getitem__)
+    assert set(found.seconds) == {"loop", "side by side"}
+    one = count_bytes(close_members(1)[0])
+    # The counter of batches is the same in all members.
+    assert found.resident == {"loop": ensemble.nbytes + one, "side by side": 8 + 3 * (one - 8)}
+    least = min(found.resident.values())
+    small = export_onnx(ensemble, tmp_path / "e.onnx", X, form="fastest", memory=least)
+    assert small.resident[small.form] == least
+    assert small.seconds == {}  # there was nothing to choose
+    with pytest.raises(ExportError, match=f"must take at most 100 bytes, got {least:,} of the form"):
+        export_onnx(ensemble, tmp_path / "e.onnx", X, form="fastest", memory=100)

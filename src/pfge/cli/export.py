@@ -2,8 +2,9 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pfge.cli.compress import parse_bytes
 from pfge.cli.deployed_ensemble import open_deployed
 from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments
 
@@ -33,19 +34,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="onnx",
         help="onnx (default), or torch for a .pt2 file of torch.export",
     )
+    parser.add_argument(
+        "--form",
+        choices=("loop", "side-by-side", "fastest"),
+        help="of an ONNX file: loop (default) unpacks one member at a time, side-by-side unpacks all when it "
+        "is opened and takes more memory, fastest measures both",
+    )
+    parser.add_argument(
+        "--memory",
+        type=parse_bytes,
+        metavar="BYTES",
+        help="most bytes that the weights of an ONNX file may take in memory, such as 20MB",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Export, and print what the file contains."""
     from pfge.export import export_onnx, export_torch
     from pfge.tasks import Regression
+    from pfge.weights import count_bytes
 
+    if options.format == "torch" and (options.form or options.memory):
+        raise ValueError("--form and --memory are of ONNX files, got --format torch; leave them out")
     deployed = open_deployed(options, EXAMPLES)
     ensemble, example = deployed.ensemble, deployed.example
     ensemble.usage = deployed.usage
     batch = [example] if isinstance(example, tuple) else example  # of a tuple, the model takes the entries
     if options.format == "onnx":
-        exported = export_onnx(ensemble, options.out, batch)
+        form: Any = (options.form or "loop").replace("-", " ")
+        exported = export_onnx(ensemble, options.out, batch, form=form, memory=options.memory)
     else:
         exported = export_torch(ensemble, options.out, batch)
     weights = "packed" if exported.packed else "as they are"
@@ -55,6 +72,15 @@ def run(options: argparse.Namespace) -> int:
         f"{exported.largest_difference:.1g} of PyTorch's; "
         f"inputs {_shape(example)}, {_normalization(deployed.normalization)}"
     )
+    for form, resident in exported.resident.items():
+        took = f", {1000 * seconds:.3g} ms a batch" if (seconds := exported.seconds.get(form)) else ""
+        chosen = " (chosen)" if form == exported.form else ""
+        print(f"{form}{chosen}: {resident:,} bytes of weights in memory{took}")
+    if exported.packed and exported.bytes > (one := count_bytes(ensemble.members[0])):
+        print(
+            f"The file is larger than one member as it is ({one:,} bytes): for so small a model, the graph "
+            "that unpacks takes more than packing saves. An ensemble that is not compressed predicts faster."
+        )
     return 0
 
 

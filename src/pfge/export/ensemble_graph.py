@@ -1,6 +1,7 @@
-"""An ensemble as one module of which a graph can be made: a loop whose body is the model."""
+"""An ensemble as one module of which a graph can be made: a loop whose body is the model, or all members."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,11 @@ from pfge.ensemble import Ensemble
 from pfge.ensemble_module import Called
 from pfge.packed import PackedMembers, PackedTensor, Quantized
 from pfge.packed.packed_members import Stored, pack_as_is
+from pfge.packed.quantization import spread_steps
 from pfge.tasks import MeanPool
 from pfge.weights import canonical_name, unwrap
 
+Form = Literal["loop", "side by side"]
 CALIBRATION = "the calibration"
 HALVINGS = torch.tensor([0.5**place for place in range(8)])
 
@@ -21,16 +24,20 @@ HALVINGS = torch.tensor([0.5**place for place in range(8)])
 class EnsembleGraph(nn.Module):
     """Maps inputs to the ensemble's predictions, in float32.
 
-    The graph holds the model once, whatever the number of members: each pass of its loop takes one
+    As a loop, the graph holds the model once, whatever the number of members: each pass takes one
     member's numbers, unpacks them if they are packed, and adds what the task makes of the model's outputs.
+    Side by side, it holds the model once for each member, and all that is computed from stored numbers alone
+    is a constant, which a runtime computes when it opens the file.
 
     Args:
         ensemble: Whose members, task, temperatures and forward pass it has.
         shape: Of one example's predictions; None if it may vary.
+        form: "loop" or "side by side".
     """
 
-    def __init__(self, ensemble: Ensemble, shape: Sequence[int] | None):
+    def __init__(self, ensemble: Ensemble, shape: Sequence[int] | None, form: Form = "loop"):
         super().__init__()
+        self._form = form
         model = unwrap(ensemble.build_model()).cpu().eval().requires_grad_(False)
         # In a tuple, so that the model's own weights are no part of the graph.
         self._called = (Called(model, ensemble.forward),)
@@ -45,10 +52,16 @@ class EnsembleGraph(nn.Module):
             tensors.setdefault(canonical_name(name), pack_as_is([buffer], 32))
         # What is the same in all members comes first; the loop runs over the rest.
         self._shared, self._each = _Row(), _Row()
+        self._components: dict[str, int] = {}
         for name, tensor in tensors.items():
             if tensor.base is not None:
                 self._shared.add(name, [tensor.base])
-            if tensor.each:
+            if tensor.mix is not None:
+                for place, part in enumerate(tensor.each):
+                    self._shared.add(component_of(name, place), [part])
+                self._each.add(name, tensor.mix.float().unbind())
+                self._components[name] = len(tensor.each)
+            elif tensor.each:
                 self._each.add(name, tensor.each)
         calibrations = ensemble.temperatures.members or [1.0] * len(ensemble)
         self._calibrates = ensemble.temperatures.members is not None
@@ -67,11 +80,19 @@ class EnsembleGraph(nn.Module):
         shared = [self.get_buffer(f"shared{number}") for number in range(len(self._shared.numbers))]
         each = [self.get_buffer(f"each{number}") for number in range(len(self._each.numbers))]
 
+        if self._form == "side by side":
+            pool = self._task.pool()
+            read = self._read_shared(shared)
+            for number in range(self._length):
+                own = [numbers[number] for numbers in each]
+                pool.add(self._predict(inputs, named, read, own))
+            return self._task.calibrate(pool.result(), self._pooled).float()
+
         def add_member(total: Tensor, own: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-            return total + self._predict(inputs, named, shared, own), []
+            return total + self._predict(inputs, named, self._read_shared(shared), own), []
 
         def keep_member(total: Tensor, own: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-            return total + 0, [self._predict(inputs, named, shared, own)]
+            return total + 0, [self._predict(inputs, named, self._read_shared(shared), own)]
 
         if self._is_mean and self._shape is not None:
             examples = (*inputs, *named.values())[0].shape[0]
@@ -87,15 +108,25 @@ class EnsembleGraph(nn.Module):
             pooled = pool.result()
         return self._task.calibrate(pooled, self._pooled).float()
 
+    def _read_shared(self, shared: list[Tensor]) -> dict[str, Tensor]:
+        return self._shared.read(shared, self.get_buffer("halvings"))
+
     def _predict(
-        self, inputs: tuple[Tensor, ...], named: dict[str, Tensor], shared: list[Tensor], own: list[Tensor]
+        self,
+        inputs: tuple[Tensor, ...],
+        named: dict[str, Tensor],
+        shared: dict[str, Tensor],
+        own: list[Tensor],
     ) -> Tensor:
-        halvings = self.get_buffer("halvings")
-        parts = self._shared.read(shared, halvings), self._each.read(own, halvings)
+        parts = shared, self._each.read(own, self.get_buffer("halvings"))
         weights: dict[str, Tensor] = {}
         for live, name in self._live_names.items():
             shape, dtype = self._shapes[name]
             numbers = [part[name] for part in parts if name in part]
+            if count := self._components.get(name, 0):
+                factors = numbers.pop()
+                components = torch.stack([parts[0][component_of(name, place)] for place in range(count)])
+                numbers.append((factors.view(-1, 1) * components).sum(dim=0))
             total = numbers[0] if len(numbers) == 1 else numbers[0].float() + numbers[1]
             weights[f"model.{live}"] = total.to(dtype).view(shape)
         predictions = self._task.predictions(functional_call(self._called[0], weights, inputs, named))
@@ -103,6 +134,11 @@ class EnsembleGraph(nn.Module):
             calibration = parts[1][CALIBRATION]
             predictions = self._task.calibrate(predictions, calibration)
         return predictions.float()
+
+
+def component_of(name: str, place: int) -> str:
+    """Return the name of a component among stored numbers; no tensor of a model has one."""
+    return f"{name}: component {place}"
 
 
 class _Row:
@@ -152,7 +188,7 @@ def unpack_in_graph(
         ones = halved - 2 * (halved / 2).floor()
         numbers = (ones / halvings[:bits].view(bits, 1, 1)).sum(dim=0).view(-1)
     centered = numbers[:count] - ((1 << bits) - 1) / 2
-    return centered * steps.float().view(-1, 1).expand(-1, group).reshape(-1)[:count]
+    return centered * spread_steps(steps.float(), group, count)
 
 
 def _tensors_of(ensemble: Ensemble) -> dict[str, PackedTensor]:

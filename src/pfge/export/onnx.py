@@ -1,31 +1,51 @@
 """An ensemble as an ONNX file, for ONNX Runtime and others."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from pfge.ensemble import Ensemble
-from pfge.export.example_inputs import Axes, ExampleInputs
+from pfge.export.ensemble_graph import Form
+from pfge.export.example_inputs import Axes, ExampleInputs, double
 from pfge.export.verified_file import Exported, ExportError, exporting, make_program, write_checked
+from pfge.packed import PackedMembers
 from pfge.tasks import Classification, MultiLabel, Regression
 from pfge.tasks.manifest import task_to_manifest
+from pfge.weights import count_bytes
+
+if TYPE_CHECKING:
+    from torch.onnx import ONNXProgram
 
 LARGEST = 2**31 - 1
+FORMS: tuple[Form, ...] = ("loop", "side by side")
+ROUNDS = 5
 
 
-def export_onnx(ensemble: Ensemble, path: str | Path, example: Any, *, axes: Axes | None = None) -> Exported:
+def export_onnx(
+    ensemble: Ensemble,
+    path: str | Path,
+    example: Any,
+    *,
+    axes: Axes | None = None,
+    form: Form | Literal["fastest"] = "loop",
+    memory: int | None = None,
+) -> Exported:
     """Write an ensemble as one ONNX file that maps `inputs` [batch, ...] to `probabilities`.
 
     The inputs of a dict batch have its names.
 
     These are what the ensemble predicts, in float32; for numbers, means and variances, they are called
-    `predictions`. Temperatures are applied, batches may have any size, and packed members stay packed: one
-    at a time is unpacked when the file predicts. The file's metadata has the task and what is given of the
+    `predictions`. Temperatures are applied, batches may have any size, and packed members stay packed in the
+    file. The file's metadata has the task and what is given of the
     ensemble's `usage`, as JSON: `classes`, `mean`, `std`, `input_shape` and others.
 
     Args:
@@ -35,9 +55,15 @@ def export_onnx(ensemble: Ensemble, path: str | Path, example: Any, *, axes: Axe
         axes: Dimensions that may vary beside the first, by the names of inputs, such as
             `{"input_ids": {1: "length"}}`. Inputs by place are called `inputs`, or `inputs_0`, `inputs_1`.
 
+        form: "loop" for one model in the graph, through which members pass one after another, each unpacked
+            when its turn comes; "side by side" for one model for each member, all of them unpacked when the
+            file is opened. "fastest" makes both, measures them on the example, twice as large, and keeps the
+            faster one. A loop takes little memory, and ONNX Runtime is slow at loops around small models.
+        memory: The most bytes that weights may take in memory; a form that takes more is not considered.
+
     Raises:
-        ExportError: The model cannot be expressed, or the file answers otherwise than the ensemble;
-            nothing is written.
+        ExportError: No form fits the memory, the model cannot be expressed, or the file answers otherwise
+            than the ensemble; nothing is written.
     """
     _require_packages()
     if ensemble.nbytes > LARGEST:
@@ -47,9 +73,40 @@ def export_onnx(ensemble: Ensemble, path: str | Path, example: Any, *, axes: Axe
         )
     ensemble = ensemble.to("cpu")
     inputs = ExampleInputs.of(ensemble, example, axes)
-    program = make_program(ensemble, inputs)
     if ensemble.usage.classes is not None:
         _require_names(ensemble, inputs, ensemble.usage.classes)
+    resident = {
+        one: bytes_ for one in FORMS if form in (one, "fastest") and (bytes_ := resident_bytes(ensemble, one))
+    }
+    fitting = [one for one, bytes_ in resident.items() if memory is None or bytes_ <= memory]
+    if not fitting:
+        least = min(resident, key=resident.__getitem__)
+        raise ExportError(
+            f"weights in memory must take at most {memory:,} bytes, got {resident[least]:,} of the form "
+            f"{least!r}; allow more, compress the ensemble or leave members out"
+        )
+    made = {one: _make(ensemble, inputs, one) for one in fitting}
+    seconds = _measure(made, inputs.map(double)) if len(made) > 1 else {}
+    chosen = min(fitting, key=lambda one: seconds.get(one, 0.0))
+    exported = write_checked(ensemble, inputs, Path(path), lambda file: made[chosen].save(file), _read)
+    return replace(exported, form=chosen, seconds=seconds, resident=resident)
+
+
+def resident_bytes(ensemble: Ensemble, form: Form) -> int:
+    """Return the bytes of weights that a runtime has in memory while a file of a form predicts."""
+    one = count_bytes(ensemble.members[0])
+    if form == "loop":
+        return ensemble.nbytes + one
+    members = ensemble.members
+    if not isinstance(members, PackedMembers):
+        return ensemble.nbytes
+    same = [name for name, tensor in members.tensors.items() if not tensor.each]
+    once = count_bytes({name: members[0][name] for name in same})
+    return once + len(members) * (one - once)
+
+
+def _make(ensemble: Ensemble, inputs: ExampleInputs, form: Form) -> "ONNXProgram":
+    program = make_program(ensemble, inputs, form)
     output = "predictions" if isinstance(ensemble.task, Regression) else "probabilities"
     with exporting("ONNX"):
         # Without optimization: it would unpack what all members share. A runtime does its own.
@@ -70,7 +127,25 @@ def export_onnx(ensemble: Ensemble, path: str | Path, example: Any, *, axes: Axe
     about = {"task": task_to_manifest(ensemble.task) or task_to_manifest(Classification())}
     for key, value in (about | ensemble.usage.given()).items():
         made.model.metadata_props[key] = json.dumps(value)
-    return write_checked(ensemble, inputs, Path(path), lambda file: made.save(file), _read)
+    return made
+
+
+def _measure(made: "Mapping[Form, ONNXProgram]", inputs: ExampleInputs) -> dict[Form, float]:
+    """Return the least seconds of each form; they take turns, so that a change of speed affects both."""
+    with TemporaryDirectory() as folder:
+        answers = {}
+        for form, program in made.items():
+            file = Path(folder) / f"{form}.onnx"
+            program.save(file)
+            answers[form] = _read(file)
+        seconds: dict[Form, float] = dict.fromkeys(answers, inf)
+        for turn in range(ROUNDS + 1):
+            for form, answer in answers.items():
+                start = perf_counter()
+                answer(inputs)
+                if turn:  # the first one warms up
+                    seconds[form] = min(seconds[form], perf_counter() - start)
+    return seconds
 
 
 def _require_names(ensemble: Ensemble, example: ExampleInputs, classes: Sequence[str]) -> None:

@@ -3,9 +3,9 @@
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from pfge.ensemble import Ensemble
-from pfge.export.ensemble_graph import EnsembleGraph
+from pfge.export.ensemble_graph import EnsembleGraph, Form
 from pfge.export.example_inputs import ExampleInputs, double
 from pfge.packed import PackedMembers
 from pfge.storage.atomic_files import atomic_path
@@ -36,15 +36,21 @@ class Exported:
         packed: Whether weights are stored packed, and unpacked when it predicts.
         largest_difference: Between its predictions and the ensemble's, over all batches tried; relative to
             those that are larger than 1.
+        form: How members lie in the graph: in a "loop", or "side by side".
+        seconds: For each form that was measured, the least that the example took, twice as large.
+        resident: For each form that was considered, the bytes of weights in memory.
     """
 
     path: Path
     bytes: int
     packed: bool
     largest_difference: float
+    form: Form = "loop"
+    seconds: Mapping[Form, float] = field(default_factory=dict)
+    resident: Mapping[Form, int] = field(default_factory=dict)
 
 
-def make_program(ensemble: Ensemble, example: ExampleInputs) -> ExportedProgram:
+def make_program(ensemble: Ensemble, example: ExampleInputs, form: Form = "loop") -> ExportedProgram:
     """Return the graph of an ensemble for batches of any size.
 
     Raises:
@@ -54,7 +60,7 @@ def make_program(ensemble: Ensemble, example: ExampleInputs) -> ExportedProgram:
         raise ValueError("an ensemble needs a member to be exported, this one is empty")
     with torch.random.fork_rng():  # models draw their first weights
         shape = ensemble.predict(example.batch()).shape[1:]
-        graph = EnsembleGraph(ensemble, None if example.axes else shape).eval()
+        graph = EnsembleGraph(ensemble, None if example.axes else shape, form).eval()
     example.name_arguments(graph)
     batch = example.map(double)
     with exporting("a graph"), torch.no_grad(), _plain_attention():
