@@ -1,4 +1,4 @@
-"""What an ensemble costs at test time: plain loop, vmap, streaming, packed, cascade, ONNX Runtime.
+"""What an ensemble costs at test time: plain loop, vmap, streaming, packed, cascade, three ways of ONNX.
 
     python -m benchmarks.inference [--quick] [--run RUN]
 
@@ -7,7 +7,8 @@ run; times are medians of ratios to one model. With --run, the members, data and
 finished `pfge compare`, the cascade is fitted on its validation data and accuracy is that of its test data;
 without, a small run on digits is made first. The packed form is an int8 base and 3 bits for each member.
 Weights: bytes that must be resident at once to predict. Peak: the most memory that predicting took, weights
-and activations, each way in a process of its own.
+and activations, each way in a process of its own. "ONNX, one by one" has a float32 file for each member; the
+other two ONNX files are of the packed members, in a loop or side by side.
 """
 
 import argparse
@@ -23,10 +24,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from benchmarks import shipped as ways
-from benchmarks.shipped import Predict, Shipped, Way, peak_bytes
+from benchmarks import ways
+from benchmarks.ways import Predict, Shipped, Way, peak_bytes
 from pfge import Ensemble, fit_cascade
 from pfge.compression import Bits, PackSettings, compress
+from pfge.export.onnx import resident_bytes
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import evaluation_batches, take
 from pfge.lab.engine import Engine
@@ -38,6 +40,7 @@ from pfge.lab.session import Session
 from pfge.packed import PackedMembers
 from pfge.weights import count_bytes
 
+SEPARATE = "ONNX, one by one"
 DEMO = ["seeds=[1]", "data.halve_test=true", "ensemble.methods=['PFGE']", "pretrain.epochs=3"]
 
 
@@ -90,7 +93,9 @@ def make_contenders(ensemble: Ensemble, packed: Ensemble) -> list[Contender]:
         Contender("streaming float32", ways.streaming, 2 * one),
         Contender("streaming packed", ways.packed, packed.nbytes + one),
         Contender("cascade, packed", ways.cascade, packed.nbytes + one),
-        Contender("ONNX Runtime, packed", ways.onnx_runtime, packed.nbytes + one),
+        Contender("ONNX, packed, loop", ways.onnx_loop, resident_bytes(packed, "loop")),
+        Contender("ONNX, side by side", ways.onnx_side_by_side, resident_bytes(packed, "side by side")),
+        Contender(SEPARATE, ways.onnx_separate, members * one),
     ]
 
 
@@ -147,6 +152,9 @@ def measure(session: Session, ensemble: Ensemble, folder: Path, images: int, rou
         "cascade_accuracy_loss_points": 100
         * (accuracies["streaming float32"] - accuracies["cascade, packed"]),
         "cascade_mean_members": asked,
+        "onnx_side_by_side_of_one_by_one": median(
+            t / o for t, o in zip(seconds["ONNX, side by side"], seconds[SEPARATE], strict=True)
+        ),
         "packed_bytes_of_one_model": packed.nbytes / one.weights,
         "unpacking_share_of_a_batch": unpacking / forward,
     }

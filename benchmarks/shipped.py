@@ -1,155 +1,135 @@
-"""An ensemble in the files that would be shipped, and the ways to predict with them."""
+"""Bytes of all files against what is lost: how an ensemble of a finished run can be shipped.
 
-import resource
-import sys
-from collections.abc import Callable, Sequence
+    python -m benchmarks.shipped RUN METHOD [--files 0.45] [--distil 100] [--images 1500] [--chosen]
+
+Every row is written to a folder, read again and measured on the run's test data, against the members as they
+are. What is chosen is chosen on validation data, of which --images limits the number. Rows: members as they
+are; each member by itself in 4 bits a number, and in the width that takes about --files, with a step for each
+output channel; an int8 base and 3 bits or 1 bit for each member; and what `compress` chooses for --files of
+one float32 model, without and with distillation. --chosen leaves out the fixed forms; --store keeps all
+folders.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch import Tensor
 
-from pfge import Cascade, Ensemble
-from pfge.compression import Bits, PackSettings, compress
-from pfge.export import export_onnx
-from pfge.weights import load_weights
+from pfge import Bits, Budget, Ensemble, compress
+from pfge.compression import Distillation, PackSettings, distil
+from pfge.compression.formats import FORMATS
+from pfge.lab.run.progress import Reporter
+from pfge.lab.session import Session, open_run
+from pfge.weights import count_bytes
 
-Predict = Callable[[], Tensor]
-LIBRARIES = ["onnxruntime", "pfge.export", "pfge.lab.experiments.compare"]
+FILES_BEYOND_TENSORS = 12_000
+"""About the bytes of a manifest and of a file's layout, which a budget of tensors leaves out."""
+ALONE = PackSettings(base_bits=None, group=None, small_bits=16)
 
 
 @dataclass(frozen=True)
-class Shipped:
-    """Where the files are, and what else predicting takes.
+class Measure:
+    """Measures ensembles on the test data, from their files."""
 
-    Args:
-        folder: Of the files.
-        build_model: Returns a new model, also in another process.
-        batch_size: How many inputs are predicted at once.
-    """
+    original: Ensemble
+    session: Session
+    batches: list[tuple[Tensor, Tensor]]
+    expected: Tensor
+    targets: Tensor
 
-    folder: Path
-    build_model: Callable[[], nn.Module]
-    batch_size: int
+    @classmethod
+    def of(cls, session: Session, original: Ensemble) -> "Measure":
+        """Predict with the original."""
+        batches = list(session.in_batches(session.splits.test))
+        targets = torch.cat([targets for _, targets in batches])
+        return cls(original, session, batches, original.predict_batches(batches), targets)
 
-    def write(self, ensemble: Ensemble, cascade: Cascade, inputs: Tensor) -> None:
-        """Write all files."""
-        packed = compress(ensemble, Bits(3), settings=PackSettings(small_bits=16))
-        ensemble.save(self.folder / "float32")
-        packed.save(self.folder / "packed")
-        cascade.save(self.folder / "cascade.json")
-        export_onnx(packed, self.folder / "packed.onnx", inputs[:4])
-        save_file({"inputs": inputs}, self.folder / "inputs.safetensors")
+    def row(self, name: str, ensemble: Ensemble, folder: Path) -> str:
+        """Write an ensemble, read it, and return its line of the table."""
+        ensemble.save(folder)
+        files = sum(file.stat().st_size for file in folder.iterdir())
+        if ensemble is self.original:
+            predictions = self.expected
+        else:
+            predictions = self.session.load_ensemble(folder).uncalibrated().predict_batches(self.batches)
+        task = self.session.task
+        before, after = (task.summarize(task.score(p, self.targets)) for p in (self.expected, predictions))
+        changes = {key: after[key] - before[key] for key in ("accuracy", "nll")}
+        kl = task.divergence(self.expected, predictions)
+        return (
+            f"| {name} | {files:,} | {files / self.one:.3f}x | {kl:.5f} "
+            f"| {100 * after['accuracy']:.2f} | {100 * changes['accuracy']:+.2f} | {after['nll']:.4f} "
+            f"| {changes['nll']:+.4f} |"
+        )
 
-    def inputs(self) -> list[Tensor]:
-        """Return the batches."""
-        return list(load_file(self.folder / "inputs.safetensors")["inputs"].split(self.batch_size))
-
-    def ensemble(self, form: str) -> Ensemble:
-        """Open the ensemble, float32 or packed."""
-        return Ensemble.load(self.folder / form, self.build_model)
-
-    def modules(self, count: int | None = None) -> list[nn.Module]:
-        """Return a module of its own for each member, as most programs have."""
-        modules = []
-        for member in self.ensemble("float32").members[:count]:
-            module = self.build_model().eval().requires_grad_(False)
-            load_weights(module, member)
-            modules.append(module)
-        return modules
-
-
-def one_model(shipped: Shipped, inputs: Sequence[Tensor]) -> Predict:
-    """Return a prediction by the first member alone."""
-    return _loop(shipped.modules(1), inputs)
+    @property
+    def one(self) -> int:
+        """The bytes of one model."""
+        return count_bytes(self.original.members[0])
 
 
-def loop(shipped: Shipped, inputs: Sequence[Tensor]) -> Predict:
-    """Return a prediction batch by batch, all modules resident."""
-    return _loop(shipped.modules(), inputs)
+def ways_to_ship(
+    original: Ensemble, session: Session, options: argparse.Namespace, one: int
+) -> Iterator[tuple[str, Ensemble]]:
+    """Yield each way with its name."""
+    yield "float32", original
+    budget = round(options.files * one) - FILES_BEYOND_TENSORS
+    alone = {bits: compress(original, Bits(bits), settings=ALONE) for bits in range(1, 9)}
+    near = min(alone, key=lambda bits: abs(alone[bits].nbytes - budget))
+    if not options.chosen:
+        for bits in dict.fromkeys((4, near)):
+            yield f"each in int{bits}, a step per channel", alone[bits]
+        for stored_as in FORMATS[2:]:
+            yield stored_as.name, stored_as.store(original)
+    validation = list(session.in_batches(session.splits.validation))
+    images = len(validation[0][1])
+    validation = validation[: -(-options.images // images)] if options.images else validation
+    chosen = compress(original, Budget(budget), validation=validation)
+    yield f"compressed to {options.files}x", chosen
+    if options.distil:
+        seed = session.experiment.seeds[0]
+        settings = Distillation(iterations=options.distil)
+        with session.reporter.task("distillation", options.distil * len(original)) as advance:
+            made = distil(
+                original,
+                chosen,
+                session.batch_norm_batches(seed),
+                settings,
+                lambda done, _, loss: advance(done, f"KL {loss:.2g}"),
+            )
+        expected = original.predict_batches(validation)
+        kl = partial(original.task.divergence, expected)
+        before, after = (kl(ensemble.predict_batches(validation)) for ensemble in (chosen, made))
+        kept = "kept" if after < before else "not kept"
+        yield f"the same, distilled ({kept}: validation KL {before:.5f} to {after:.5f})", made
 
 
-def _loop(modules: Sequence[nn.Module], inputs: Sequence[Tensor]) -> Predict:
-    @torch.no_grad()
-    def predict() -> Tensor:
-        return torch.cat([torch.stack([m(x).softmax(dim=1) for m in modules]).mean(0) for x in inputs])
-
-    return predict
-
-
-def by_vmap(shipped: Shipped, inputs: Sequence[Tensor]) -> Predict:
-    """Return a prediction by all members at once, stacked."""
-    # It has no rules for channels-last memory.
-    modules = [module.to(memory_format=torch.contiguous_format) for module in shipped.modules()]  # type: ignore[call-overload]
-    skeleton = modules[0]
-    parameters, buffers = stack_module_state(modules)
-
-    def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-        logits: Tensor = functional_call(skeleton, (parameters, buffers), (x,))
-        return logits.softmax(dim=1)
-
-    @torch.no_grad()
-    def predict() -> Tensor:
-        return torch.cat([vmap(one, in_dims=(0, 0, None))(parameters, buffers, x).mean(0) for x in inputs])
-
-    return predict
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("run", type=Path, help="a finished run with validation data")
+    parser.add_argument("method", help="whose ensemble")
+    parser.add_argument("--files", type=float, default=0.45, help="all files, in float32 models")
+    parser.add_argument("--distil", type=int, default=0, help="iterations for each member")
+    parser.add_argument("--images", type=int, default=0, help="of the validation data; all by default")
+    parser.add_argument("--chosen", action="store_true", help="leave out the rows of fixed forms")
+    parser.add_argument("--store", type=Path, help="folder that keeps the ensembles")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary, open_run(options.run, Reporter()) as session:
+        path = session.folder.ensemble(session.experiment.seeds[0], options.method)
+        original = session.load_ensemble(path).uncalibrated()
+        measure = Measure.of(session, original)
+        print(f"{options.method}, {len(original)} members, {len(measure.targets):,} test images\n")
+        print("| stored as | bytes of all files | of one model | KL | accuracy % | change | NLL | change |")
+        print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+        folder = options.store or Path(temporary)
+        for number, (name, ensemble) in enumerate(ways_to_ship(original, session, options, measure.one)):
+            print(measure.row(name, ensemble, folder / str(number)), flush=True)
 
 
-def streaming(shipped: Shipped, inputs: Sequence[Tensor]) -> Predict:
-    """Return a prediction member by member, each read from disk into one model."""
-    ensemble = shipped.ensemble("float32")
-    return lambda: ensemble.predict_batches(inputs)
-
-
-def packed(shipped: Shipped, inputs: Sequence[Tensor]) -> Predict:
-    """Return a prediction member by member, each unpacked into one model."""
-    ensemble = shipped.ensemble("packed")
-    return lambda: ensemble.predict_batches(inputs)
-
-
-def cascade(shipped: Shipped, inputs: Sequence[Tensor]) -> Predict:
-    """Return a prediction by packed members until an example is sure."""
-    ensemble, rule = shipped.ensemble("packed"), Cascade.load(shipped.folder / "cascade.json")
-    return lambda: rule.predict_batches(ensemble, inputs).probabilities
-
-
-def onnx_runtime(shipped: Shipped, inputs: Sequence[Tensor]) -> Predict:
-    """Return a prediction by ONNX Runtime, which unpacks packed members itself."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        shipped.folder / "packed.onnx", options, providers=["CPUExecutionProvider"]
-    )
-    return lambda: torch.cat([torch.from_numpy(session.run(None, {"inputs": x.numpy()})[0]) for x in inputs])
-
-
-Way = Callable[[Shipped, Sequence[Tensor]], Predict]
-
-
-def peak_bytes(way: Way, shipped: Shipped, threads: int) -> int:
-    """Return the most memory that a way took in a process of its own, beyond inputs and libraries."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(LIBRARIES)
-    with context.Pool(1) as pool:
-        return pool.apply(_measure_peak, (way, shipped, threads))
-
-
-def _measure_peak(way: Way, shipped: Shipped, threads: int) -> int:
-    torch.set_num_threads(threads)
-    inputs = shipped.inputs()
-    # Reads in the code of the libraries, and starts their threads.
-    _loop([shipped.build_model().eval()], [inputs[0][:1]])()
-    before = _largest_resident()
-    way(shipped, inputs)()
-    return _largest_resident() - before
-
-
-def _largest_resident() -> int:
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return largest if sys.platform == "darwin" else 1024 * largest
+if __name__ == "__main__":
+    main()
