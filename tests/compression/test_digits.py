@@ -135,10 +135,10 @@ def test_a_budget_is_kept_and_data_chooses_the_better_bits_for_it(digits: Digits
     budget = even.nbytes + 1000
     mixed = compress(digits.pfge, Budget(budget))
     chosen = compress(digits.pfge, Budget(budget), validation=digits.validation.batches)
-    assert even.nbytes < mixed.nbytes <= budget
-    assert chosen.nbytes <= budget
+    assert max(mixed.nbytes, chosen.nbytes) <= budget
     of_even, of_mixed, of_chosen = (digits.validation.kl(digits.pfge, e) for e in (even, mixed, chosen))
-    assert of_chosen == min(of_even, of_mixed)
+    assert of_chosen <= of_mixed
+    assert of_chosen < of_even
 
 
 def test_refreshed_statistics_never_diverge_more_on_validation_images(digits: Digits) -> None:

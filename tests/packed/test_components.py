@@ -3,7 +3,7 @@ import torch
 
 from pfge import Ensemble
 from pfge.packed import PackedMembers, PackSettings, pack_members
-from pfge.packed.components import find_components, mix_size
+from pfge.packed.components import find_components, keep_spread, mix_size
 from pfge.packed.encode import TensorForm
 from pfge.weights import Weights
 from tests.packed.test_packed_members import close_members
@@ -93,3 +93,19 @@ def test_a_module_mixes_components_as_members_do() -> None:
 def test_there_are_at_most_as_many_components_as_members(count: int) -> None:
     with pytest.raises(ValueError, match=f"4 members have 1 to 4 components, got {count}"):
         find_components(torch.ones(4, 10), count)
+
+
+def test_members_differ_from_each_other_as_much_as_before() -> None:
+    members = path_of_members()
+    form = TensorForm((1, 1), PackSettings(group=None))
+    packed = pack_members(members, {"weight": form}, PackSettings())
+    before, after = (
+        (stacked - stacked.mean(dim=0)).norm()
+        for stacked in (torch.stack([member["weight"] for member in kind]) for kind in (members, packed))
+    )
+    torch.testing.assert_close(after, before, rtol=2e-3, atol=0)
+
+
+def test_components_that_are_zero_keep_their_mix() -> None:
+    mix = torch.ones(2, 1, dtype=torch.float16)
+    assert torch.equal(keep_spread(mix, torch.zeros(1, 3), torch.ones(2, 3)), mix)

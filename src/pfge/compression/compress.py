@@ -82,8 +82,8 @@ def compress(
         >>> small.members[3]["weight"][0, 0]
         tensor(1.0300)
         >>> validation = [torch.eye(64)]
-        >>> pfge.compress(ensemble, pfge.MaxLoss(kl=1e-4), validation=validation).nbytes
-        340
+        >>> pfge.compress(ensemble, pfge.MaxLoss(kl=1e-4), validation=validation).nbytes  # one component
+        184
     """
     trains = refresh is not None or distil is not None
     if validation is None and (isinstance(target, MaxLoss) or trains):

@@ -89,11 +89,11 @@ def distil(
 
     Example:
         >>> import torch, pfge
-        >>> from pfge.compression import Distillation, distil
+        >>> from pfge.compression import Distillation, PackSettings, distil
         >>> generator = torch.Generator().manual_seed(0)
         >>> members = [{"weight": 1 + 0.1 * torch.randn(3, 64, generator=generator)} for _ in range(4)]
         >>> ensemble = pfge.Ensemble(members, lambda: torch.nn.Linear(64, 3, bias=False))
-        >>> packed = pfge.compress(ensemble, pfge.Bits(1))
+        >>> packed = pfge.compress(ensemble, pfge.Bits(1), settings=PackSettings(group=8))
         >>> inputs = [torch.randn(32, 64, generator=generator) for _ in range(4)]
         >>> better = distil(ensemble, packed, inputs, Distillation(iterations=50))
         >>> expected = ensemble.predict_batches(inputs)

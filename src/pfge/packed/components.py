@@ -10,7 +10,7 @@ all members together, as V is orthonormal. So each component gets the bits that 
 import torch
 from torch import Tensor
 
-MIX_TYPE = torch.float16  # its entries are from -1 to 1
+MIX_TYPE = torch.float16  # its entries are about from -1 to 1
 
 
 def find_components(deltas: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -28,6 +28,22 @@ def find_components(deltas: Tensor, count: int) -> tuple[Tensor, Tensor]:
     largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
     vectors = vectors * torch.where(largest < 0, -1, 1)
     return vectors.to(MIX_TYPE), (vectors.T @ wide).float()
+
+
+def keep_spread(mix: Tensor, components: Tensor, deltas: Tensor) -> Tensor:
+    """Return a mix that is larger by a factor, so that members differ from each other as much as they did.
+
+    Components that are left out, and steps of least squared error, bring members nearer to each other. What
+    an ensemble gains comes from their differences, while the errors of many members average out.
+
+    Args:
+        mix: As from `find_components`.
+        components: As they are stored.
+        deltas: What each member adds.
+    """
+    before, after = ((rows - rows.mean(dim=0)).norm().item() for rows in (deltas, mix.float() @ components))
+    factor = before / after if after > 0 else 1.0
+    return (mix.float() * factor).to(MIX_TYPE)
 
 
 def mix_size(members: int, components: int) -> int:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pfge.finite import find_non_finite
-from pfge.packed.components import find_components, mix_size
+from pfge.packed.components import find_components, keep_spread, mix_size
 from pfge.packed.packed_members import (
     PackedMembers,
     PackedTensor,
@@ -221,6 +221,7 @@ def _pack_mixed(tensors: Sequence[Tensor], mean: Tensor, form: TensorForm) -> Pa
     mix, rows = find_components(deltas, len(form.bits))
     group = form.settings.group_of(mean)
     each = tuple(quantize(row, bits, group) for row, bits in zip(rows, form.bits, strict=True))
+    mix = keep_spread(mix, torch.stack([part.numbers() for part in each]), deltas)
     return PackedTensor(tuple(mean.shape), tensors[0].dtype, base, each, mix)
 
 
