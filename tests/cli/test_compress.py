@@ -217,7 +217,6 @@ def test_distillation_comes_nearer_to_the_original_and_leaves_no_checkpoint(
     for name, option in (("plain", []), ("distilled", ["--distil", "20"])):
         arguments = ["compress", str(pfge), str(folder / name), "--delta-bits", "1", *option]
         assert main(arguments) == 0
-    assert "distillation: " in capsys.readouterr().err
     kl = [differences(pfge, folder / name, validation)[0] for name in ("plain", "distilled")]
     assert kl[1] < kl[0]
     sizes = [Ensemble.load(folder / name, small_conv).nbytes for name in ("plain", "distilled")]
