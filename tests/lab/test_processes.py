@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from pfge.lab.session import Session
 from pfge.storage.files import read_tensors
 from pfge.weights import copy_weights, view_weights
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, outcome, run, tiny
-from tests.processes import ROOT, launch, launch_two
+from tests.processes import PATIENCE, ROOT, launch, launch_two
 
 TWO = ("engine.accelerator=cpu", "engine.devices=2")
 SCRIPT = """
@@ -223,33 +224,89 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
-@pytest.mark.parametrize("killed", ["the first", "the second"])
-def test_when_a_process_dies_the_other_ends_with_one_line_and_the_run_goes_on(
-    undisturbed: Path, tmp_path: Path, killed: str
-) -> None:
-    command = compare_in_two(tmp_path / "program.py", tmp_path / "run")
-    with (tmp_path / "said").open("w") as said:
+def start_and_disturb(
+    command: list[str], folder: Path, disturbed: str, number: signal.Signals
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a command, send a signal to one of its two processes in the middle, and return them."""
+    with (folder / "said").open("w") as said:
         first = subprocess.Popen(
             [sys.executable, *command],
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT}/src"},
             stdout=subprocess.DEVNULL,
             stderr=said,
         )
-        seed = tmp_path / "run" / "seed-1"
-        while not any(seed.glob("*pfge*.checkpoint")) and first.poll() is None:
-            time.sleep(0.01)
-        second = child_of(first.pid)
-        os.kill(first.pid if killed == "the first" else second, signal.SIGKILL)
-        start = time.monotonic()
-        code = first.wait()
-        while Path(f"/proc/{second}").exists():
-            time.sleep(0.1)
+    seed = folder / "run" / "seed-1"
+    while not any(seed.glob("*pfge*.checkpoint")) and first.poll() is None:
+        time.sleep(0.01)
+    second = child_of(first.pid)
+    os.kill(first.pid if disturbed == "the first" else second, number)
+    return first, second
+
+
+def wait_for_end(process: int) -> None:
+    """Wait until a process that is not our child is gone, or has ended and is a zombie."""
+    state = Path(f"/proc/{process}/stat")
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.1)
+
+
+def lines_of_errors(folder: Path) -> list[str]:
+    """Return what the command said of errors; a traceback is none of it."""
+    lines = (folder / "said").read_text().splitlines()
+    assert not any("Traceback" in line for line in lines)
+    return [line for line in lines if line.startswith("pfge: ")]
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize("killed", ["the first", "the second"])
+def test_when_a_process_dies_the_other_ends_with_one_line_and_the_run_goes_on(
+    undisturbed: Path, tmp_path: Path, killed: str
+) -> None:
+    command = compare_in_two(tmp_path / "program.py", tmp_path / "run")
+    first, second = start_and_disturb(command, tmp_path, killed, signal.SIGKILL)
+    start = time.monotonic()
+    code = first.wait()
+    wait_for_end(second)
     assert time.monotonic() - start < 30  # seconds, on a machine that is busy
     assert code == (-signal.SIGKILL if killed == "the first" else 2)
-    lines = (tmp_path / "said").read_text().splitlines()
-    assert [line for line in lines if line.startswith("pfge: ")] == [LOST]
-    assert not any("Traceback" in line for line in lines)
+    assert lines_of_errors(tmp_path) == [LOST]
+    launch(*command)
+    assert outcome(tmp_path / "run") == outcome(undisturbed)
+
+
+SILENT = (
+    "pfge: error: another process of this command has not answered for engine.timeout seconds; end it, and "
+    "the same command continues from the last checkpoint"
+)
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize("stopped", ["the first", "the second"])
+def test_a_process_that_is_stopped_is_noticed_in_time_and_the_run_goes_on(
+    undisturbed: Path, tmp_path: Path, stopped: str
+) -> None:
+    command = compare_in_two(tmp_path / "program.py", tmp_path / "run")
+    first, second = start_and_disturb(
+        [*command, "--set", "engine.timeout=8"], tmp_path, stopped, signal.SIGSTOP
+    )
+    start = time.monotonic()
+    try:
+        if stopped == "the first":
+            wait_for_end(second)
+        else:
+            assert first.wait(timeout=PATIENCE) == 2
+        assert time.monotonic() - start < 40  # seconds, on a machine that is busy
+        assert lines_of_errors(tmp_path) == [SILENT]
+    finally:
+        for process in (first.pid, second):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        first.wait()
+        wait_for_end(second)
     launch(*command)
     assert outcome(tmp_path / "run") == outcome(undisturbed)

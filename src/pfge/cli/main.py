@@ -167,6 +167,11 @@ def _known_reason(error: Exception) -> str:
             "data.evaluation_batch_size) or a smaller model"
         )
     if _has_lost_a_process(error):
+        if "timed out" in str(error).lower():
+            return (
+                "another process of this command has not answered for engine.timeout seconds; end it, and "
+                "the same command continues from the last checkpoint"
+            )
         return "another process of this command ended; the same command continues from the last checkpoint"
     return ""
 

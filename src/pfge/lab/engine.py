@@ -3,10 +3,11 @@
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from pfge.forward import call_model
@@ -112,6 +113,9 @@ def _launch_fabric(settings: EngineSettings) -> Any:
     except (ValueError, TypeError, RuntimeError, ImportError) as error:
         raise ConfigError(f"the settings in [engine] do not fit this machine: {error}") from None
     fabric.launch()
+    if fabric.world_size > 1 and distributed.is_initialized():
+        # Not before all processes have met, as some take longer to start; torch has no public name for it.
+        distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=settings.timeout))
     return fabric
 
 

@@ -24,6 +24,7 @@ ABOVE_0 = (
     "margins.nll",
     "margins.share",
     "engine.cpus",
+    "engine.timeout",
 )
 AT_LEAST_0 = (
     "data.train_images",
@@ -217,6 +218,7 @@ class EngineSettings:
     channels_last: bool = True
     compile: bool = False
     checkpoint_seconds: float = 60.0
+    timeout: float = 600.0  # seconds in which a process must answer the others, or they end
     logger: str = ""  # of loss and rate: csv, tensorboard, or a function of your own, package.module:name
     launcher: str = "here"  # one part after another; here:N, ray, ray:HOST:PORT, slurm: docs/scale.md
     cpus: int = 1  # of each part, on ray and slurm; also its threads

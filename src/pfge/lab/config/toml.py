@@ -25,6 +25,7 @@ WITHOUT_EFFECT = (
     "data.download",
     "data.workers",
     "engine.checkpoint_seconds",
+    "engine.timeout",
     "engine.logger",
     "engine.launcher",
     "engine.cpus",
