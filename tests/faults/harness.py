@@ -1,137 +1,133 @@
-"""Strike a program at every change that it makes to the file system, and see what becomes of it.
+"""Work in forked processes that are struck at a change to the file system, or run short of memory.
 
-`python -m tests.faults.harness FOLDER ACTION PROGRAM...`, with the compiled shim preloaded, runs each program
-in forked processes, strikes at one change after another, lets the program run again, and prints as JSON what
-came of it. `strike_everywhere` starts that.
+The process that forks must have `shim.c` preloaded, which `start_preloaded` does.
 """
 
 import ctypes
+import gc
 import importlib
-import json
 import os
-import shutil
+import resource
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from tests.faults.programs import PROGRAMS, Program
-
 ROOT = Path(__file__).parents[2]
 SHIM = Path(__file__).with_name("shim.c")
-COUNT, KILL = 0, -1
-"""What the shim does at a change; any other action is the error number that the call fails with."""
+SECONDS = 10
+"""More is a hang."""
+PATIENCE = 120
+"""Seconds after which a program is ended, most of which it may have waited for a busy machine's processor."""
 
 
-@dataclass
-class Outcome:
-    """What became of a program that was struck at each of its changes; the lists say at which.
+@dataclass(frozen=True)
+class Strike:
+    """What happens to a program, and when.
 
     Args:
-        changes: All of them in order, as "rename seed-1/w0.safetensors".
-        survived: The program ended well, although it was struck.
-        stuck: It failed when it ran again.
-        different: It then ended with other files or other bytes than a program that was never struck.
-        left: It then left files behind.
+        number: At which of its changes, counted from 1; 0 is at none.
+        action: 0 for nothing, minus a signal, the error number that the call fails with, or as in the shim.
+        memory: Bytes of address space that it may take beside what it has.
     """
 
-    changes: list[str] = field(default_factory=list)
-    survived: list[str] = field(default_factory=list)
-    stuck: list[str] = field(default_factory=list)
-    different: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    number: int = 0
+    action: int = 0
+    memory: int | None = None
 
 
-def strike_everywhere(folder: Path, names: Sequence[str], action: int = KILL) -> dict[str, Outcome]:
-    """Strike programs at every change, in a process of its own, and return what became of each."""
+@dataclass(frozen=True)
+class Ending:
+    """How a program ended.
+
+    Args:
+        code: Its exit code, or minus the signal that ended it.
+        errors: What it wrote to standard error.
+        memory: The most that was resident, in kB.
+        seconds: That it took, without those in which it waited for a processor.
+        changes: What it changed, as "rename run/seed-1/w0.safetensors"; nothing if a signal ended it.
+    """
+
+    code: int
+    errors: str
+    memory: int
+    seconds: float
+    changes: tuple[str, ...]
+
+
+def start_preloaded(folder: Path, module: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start a module of the tests with the shim preloaded, in a process of its own.
+
+    Forking this one, whose threads are pytest's, could stop it for ever.
+    """
     library = folder / "shim.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", library, SHIM, "-ldl"], check=True)
-    # A process of its own: forking this one, whose threads are pytest's, could stop it for ever.
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.harness", folder, str(action), *names],
+    return subprocess.Popen(
+        [sys.executable, "-m", module, str(folder), *arguments],
         cwd=ROOT,
         env={**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return {name: Outcome(**outcome) for name, outcome in json.loads(done.stdout).items()}
 
 
-def strike_program(program: Program, folder: Path, action: int) -> Outcome:
-    """Strike a program at each of its changes, and run it again each time."""
-    before, after, trial, changes = (folder / name for name in ("before", "after", "trial", "changes"))
-    folder.mkdir()
-    _must_succeed(in_child(lambda: program.prepare(before)))
-    _copy(before, after)
-
-    def note_changes() -> None:
-        program.run(after)
-        noted = (_shim().fault_operation(number + 1) for number in range(_shim().fault_count()))
-        changes.write_bytes(b"\n".join(noted))
-
-    _must_succeed(in_child(note_changes, (after, 0, COUNT)))
-    outcome = Outcome(changes.read_text().splitlines())
-    expected = _content(after, program)
-    for number, (last, change) in enumerate(pairwise(["", *outcome.changes]), 1):
-        if action == KILL and last.startswith("fsync"):
-            continue  # the same files as before the fsync
-        shutil.rmtree(trial, ignore_errors=True)
-        _copy(before, trial)
-        code = in_child(lambda: program.run(trial), (trial, number, action), quiet=True)
-        if action == KILL and code != -signal.SIGKILL:
-            raise RuntimeError(f"was not killed at {number}, {change}")
-        if code == 0:
-            outcome.survived.append(change)
-        if in_child(lambda: program.run(trial), (trial, 0, COUNT), quiet=True):
-            outcome.stuck.append(change)
-            continue
-        found = _content(trial, program)
-        if any(found.get(name) != data for name, data in expected.items()):
-            outcome.different.append(change)
-        if extra := found.keys() - expected.keys():
-            outcome.left.append(f"{change}: {', '.join(sorted(extra))}")
-    return outcome
-
-
-def in_child(
-    work: Callable[[], object], strike: tuple[Path, int, int] | None = None, *, quiet: bool = False
-) -> int:
-    """Do work in a forked process; return its exit code, or minus the signal that ended it."""
-    return wait_for(start_child(work, strike, quiet=quiet))
-
-
-def start_child(
-    work: Callable[[], object], strike: tuple[Path, int, int] | None = None, *, quiet: bool = False
-) -> int:
-    """Do work in a forked process, and return its number.
+def run_struck(work: Callable[[], int], folder: Path, strike: Strike, notes: Path) -> Ending:
+    """Do work in a forked process that may be struck.
 
     Args:
-        work: What to do.
-        strike: The folder below which changes count, the number of the one to strike at, and how.
-        quiet: Whether to keep an error to oneself.
+        work: Returns an exit code.
+        folder: Changes below it count.
+        strike: What happens.
+        notes: A folder for what the process says.
     """
+    errors, changes = notes / "errors", notes / "changes"
+    changes.write_bytes(b"")
+
+    def do() -> int:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells turn off in the background
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(PATIENCE)
+        shim = _shim()
+        if strike.memory is not None:
+            limit_memory(strike.memory)
+        shim.fault_arm(bytes(folder), strike.number, strike.action)
+        code = work()
+        noted = [shim.fault_operation(number + 1) for number in range(shim.fault_count())]
+        changes.write_bytes(b"\n".join(noted))
+        return code
+
+    started = time.monotonic()
+    child = start_child(do)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    queued = int(Path(f"/proc/{child}/schedstat").read_text().split()[1]) / 1e9
+    seconds = time.monotonic() - started - queued
+    _, status, usage = os.wait4(child, 0)
+    return Ending(
+        os.waitstatus_to_exitcode(status),
+        errors.read_text(errors="replace"),
+        usage.ru_maxrss,
+        seconds,
+        tuple(changes.read_text().splitlines()),
+    )
+
+
+def start_child(work: Callable[[], int | None]) -> int:
+    """Do work in a forked process, which ends with the exit code that it returns; return its number."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            if strike:
-                _shim().fault_arm(bytes(strike[0]), *strike[1:])
-            work()
-            code = 0
-        except Exception:
-            if not quiet:
-                traceback.print_exc()
+            code = work() or 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     return child
@@ -142,28 +138,34 @@ def wait_for(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def import_what_it_imports(program: Program, folder: Path) -> None:
-    """Import here what a program imports late, so that no child has to.
+def limit_memory(more: int) -> None:
+    """Let this process have so many bytes of address space beside what it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
-    The program itself does not run here: a process that has computed gradients has forks that cannot.
+
+def import_what_it_imports(works: Sequence[Callable[[], object]], notes: Path) -> None:
+    """Import here what work imports late, so that no child has to.
+
+    The work itself is not done here: a process that has computed gradients has forks that cannot.
     """
-    listed = folder / "modules"
+    listed = notes / "modules"
 
     def note_modules() -> None:
         before = {*sys.modules}
-        program.run(folder / "first")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        for work in works:
+            work()
         listed.write_text("\n".join(name for name in sys.modules if name not in before))
 
-    _must_succeed(in_child(note_modules))
+    if code := wait_for(start_child(note_modules)):
+        raise RuntimeError(f"work that was not struck ended with {code}")
     for name in listed.read_text().split():
         with suppress(ImportError):  # some register other things than modules
             importlib.import_module(name)
-    shutil.rmtree(folder / "first")
-
-
-def _must_succeed(code: int) -> None:
-    if code:
-        raise RuntimeError(f"a program that was not struck ended with {code}")
+    gc.freeze()  # or a collection in a child would touch, and so copy, all of it
 
 
 def _shim() -> Any:
@@ -171,32 +173,3 @@ def _shim() -> Any:
     library.fault_operation.restype = ctypes.c_char_p
     library.fault_arm.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_int]
     return library
-
-
-def _copy(source: Path, target: Path) -> None:
-    if source.exists():
-        shutil.copytree(source, target)
-
-
-def _content(folder: Path, program: Program) -> dict[str, bytes]:
-    """Return the bytes of all files by name, with folders, and without bytes for those that vary."""
-    paths = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
-    return {
-        name: path.read_bytes() if path.is_file() and name not in program.varying else b""
-        for name, path in paths.items()
-    }
-
-
-def main() -> None:
-    """Print the outcomes of the programs that are named."""
-    torch.set_num_threads(1)
-    folder, action = Path(sys.argv[1]).resolve(), int(sys.argv[2])
-    outcomes = {}
-    for number, name in enumerate(sys.argv[3:]):
-        import_what_it_imports(PROGRAMS[name], folder)
-        outcomes[name] = asdict(strike_program(PROGRAMS[name], folder / str(number), action))
-    print(json.dumps(outcomes))
-
-
-if __name__ == "__main__":
-    main()

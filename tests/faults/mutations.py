@@ -1,13 +1,12 @@
 """Damage files in many ways, and see what their readers make of them.
 
 `judge(specimen, folder, count, seed)` writes what a specimen is, mutates its file again and again, and reads
-each in a forked process with a limit on time and memory. Only two outcomes are allowed: an error in one line,
-or the same content.
+each in a forked process with a limit on time, and on memory, which is twice that of a process that reads the
+whole file. Only two outcomes are allowed: an error in one line, or the same content.
 """
 
 import os
 import random
-import resource
 import signal
 import struct
 from collections import Counter
@@ -16,13 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SECONDS = 10
-"""More is a hang."""
-MEMORY = 2_000_000_000
-"""More, beyond what the process has before, is too much."""
+from tests.faults.harness import SECONDS, limit_memory
+
+ADDRESS_SPACE = 2_000_000_000
+"""Bytes beside what the process has; a reader that takes more is stopped."""
 
 CLEAR, IRRELEVANT, FEWER, OTHER = "clear error", "irrelevant", "fewer lines", "other content"
-DIFFERENT, TRACEBACK, HANG, OUT_OF_MEMORY = "silently different", "traceback", "hang", "memory"
+DIFFERENT, TRACEBACK, HANG, OUT_OF_MEMORY = (
+    "silently different",
+    "traceback",
+    "over 10 s",
+    "over twice the memory",
+)
 OUTCOMES = (CLEAR, IRRELEVANT, FEWER, OTHER, DIFFERENT, TRACEBACK, HANG, OUT_OF_MEMORY)
 ALLOWED = (CLEAR, IRRELEVANT, FEWER, OTHER)
 """The third is for files of lines, from which whole lines may be removed, and the fourth for formats of
@@ -117,7 +121,8 @@ def judge(specimen: Specimen, folder: Path, count: int, seed: int) -> Judgment:
     judgment = Judgment()
     done = 0
     while done < count:
-        for outcome, said in _read_in_child(specimen, path, [data for _, data in mutations[done:]], expected):
+        rest = [data for _, data in mutations[done:]]
+        for outcome, said in _read_in_child(specimen, path, whole, rest, expected):
             judgment.counts[outcome] += 1
             if outcome not in ALLOWED:
                 judgment.examples.append(f"{outcome}: {mutations[done][0]}: {said}")
@@ -127,7 +132,7 @@ def judge(specimen: Specimen, folder: Path, count: int, seed: int) -> Judgment:
 
 
 def _read_in_child(
-    specimen: Specimen, path: Path, mutations: list[bytes], expected: Read
+    specimen: Specimen, path: Path, whole: bytes, mutations: list[bytes], expected: Read
 ) -> Iterator[tuple[str, str]]:
     """Yield what became of each mutation, up to the first that ends the process."""
     out, into = os.pipe()
@@ -135,12 +140,16 @@ def _read_in_child(
     if child == 0:
         os.close(out)
         try:
-            _limit_memory()
+            limit_memory(ADDRESS_SPACE)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            _read(specimen, path, whole, expected)
+            most = 2 * _peak_memory()
             for data in mutations:
                 signal.alarm(SECONDS)
                 outcome, said = _read(specimen, path, data, expected)
                 signal.alarm(0)
+                if _peak_memory() > most:
+                    outcome, most = OUT_OF_MEMORY, 2 * _peak_memory()
                 message = f"{outcome}\n{said[:300]}".encode(errors="backslashreplace")
                 os.write(into, struct.pack("<I", len(message)) + message)
         finally:
@@ -157,11 +166,10 @@ def _read_in_child(
         yield (HANG if code == -signal.SIGALRM else TRACEBACK), f"the process ended with {code}"
 
 
-def _limit_memory() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def _peak_memory() -> int:
+    """Return the most that was resident in this process so far, in kB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 def _read(specimen: Specimen, path: Path, data: bytes, expected: Read) -> tuple[str, str]:

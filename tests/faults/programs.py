@@ -1,5 +1,6 @@
-"""What is killed: small programs that write files and can be run again."""
+"""What is struck: small programs that write files and can be run again."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -7,14 +8,19 @@ from pathlib import Path
 
 import torch
 
-from pfge import Ensemble, Weights
+from pfge import PFGE, Ensemble, Trajectory, Triangular, Weights, load_checkpoint, save_checkpoint
+from pfge.cli import tables
+from pfge.cli.main import main
+from pfge.collectors.stores import FolderStore
 from pfge.lab.data import registry
 from pfge.packed import PackSettings, pack_members
-from tests.lab.tiny import run, tiny
-from tests.toys import make_mlp
+from tests.lab.tiny import SETTINGS
+from tests.toys import classification_loss, make_batch, make_mlp, make_sgd
 
 registry.load_digits = cache(registry.load_digits)
 registry.load_digits()  # once, and in no forked process again
+# Tables take a quarter of the time, and are printed when the last change is done.
+tables.print_comparison = tables.print_connectivity = tables.print_formats = lambda *_: None
 
 
 @dataclass(frozen=True)
@@ -22,48 +28,32 @@ class Program:
     """Something that changes a folder.
 
     Args:
-        run: Does it, in a folder that may not exist yet; once more, it goes on or does nothing.
+        run: Does it, in a folder that may not exist yet, and returns its exit code; once more, it goes on or
+            does nothing.
         prepare: Makes the folder as it is before.
         varying: Files that differ from run to run.
     """
 
-    run: Callable[[Path], object]
-    prepare: Callable[[Path], object] = lambda _: None
+    run: Callable[[Path], int]
+    prepare: Callable[[Path], int] = lambda _: 0
     varying: tuple[str, ...] = ()
 
 
-def save_plain(folder: Path) -> None:
-    """Save an ensemble of two members."""
-    Ensemble(_members(1, 2), make_mlp, method="new").save(folder)
-
-
-def save_packed(folder: Path) -> None:
-    """Save an ensemble of two packed members."""
-    packed = pack_members(_members(1, 2), 3, PackSettings())
-    Ensemble(packed, make_mlp, method="new").save(folder)
-
-
-def save_old(folder: Path) -> None:
-    """Save another ensemble, one member of which is also in the new one."""
-    Ensemble(_members(0, 1), make_mlp, method="old").save(folder)
-
-
-def compare(folder: Path) -> None:
-    """Run the smallest comparison that has a shared path, one of its own, and what they leave to tidy up."""
-    run(
-        tiny(
-            "model.name=tests.faults.programs:one_layer",
-            "data.train_images=100",
-            "data.test_images=50",
-            "data.batch_size=50",
-            "pretrain.epochs=0.5",
-            "ensemble.methods=['SWA','PFGE']",
-            "ensemble.cycle=1",
-            "ensemble.period=1",
-            "ensemble.length=2",
-        ),
-        folder,
-    )
+SMALLEST = (
+    "model.name=tests.faults.programs:one_layer",
+    "data.train_images=100",
+    "data.test_images=20",
+    "data.batch_size=50",
+    "pretrain.epochs=1",
+    "ensemble.methods=['SWA','PFGE']",
+    "ensemble.cycle=1",
+    "ensemble.period=1",
+    "ensemble.length=2",
+    "connect.length=1",
+    "connect.points=3",
+    "engine.checkpoint_seconds=0",
+)
+"""Of the smallest comparison that has a shared path, one of its own, and what they leave to tidy up."""
 
 
 def one_layer(classes: int, channels: int) -> torch.nn.Module:
@@ -71,13 +61,120 @@ def one_layer(classes: int, channels: int) -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * 64, classes))
 
 
-PROGRAMS = {
-    "save a new ensemble": Program(save_plain),
-    "save over an ensemble": Program(save_plain, save_old),
-    "save a new packed ensemble": Program(save_packed),
-    "save packed over an ensemble": Program(save_packed, save_old),
-    "compare": Program(compare, varying=("environment.json",)),
+def experiment(command: str, folder: Path, *others: str) -> int:
+    """Run a command on an experiment in FOLDER/run."""
+    settings = (*SETTINGS, *SMALLEST, *others)
+    overrides = [part for setting in settings for part in ("--set", setting)]
+    return main([command, "--out", str(folder / "run"), *overrides])
+
+
+def pretrain(folder: Path) -> int:
+    """Train w0."""
+    return experiment("pretrain", folder)
+
+
+def compare(folder: Path) -> int:
+    """Compare two methods."""
+    return experiment("compare", folder)
+
+
+def compare_one(folder: Path) -> int:
+    """Run the comparison that other commands read."""
+    cascades = "data.halve_test=true"  # which need validation data
+    return experiment("compare", folder, "ensemble.methods=['PFGE']", cascades)
+
+
+def connect(folder: Path) -> int:
+    """Fit and trace the curve between two members."""
+    return main(["connect", str(folder / "run"), "--trust-code"])
+
+
+def formats(folder: Path) -> int:
+    """Measure storage formats and cascades."""
+    return main(["formats", str(folder / "run"), "--trust-code"])
+
+
+def compress(folder: Path) -> int:
+    """Write a packed copy of an ensemble."""
+    return main(
+        ["compress", str(folder / "run" / "seed-1" / "ensembles" / "PFGE"), str(folder / "copies" / "packed")]
+    )
+
+
+def own_loop(folder: Path) -> int:
+    """Train by a loop as a user writes it, which keeps members in a folder and checkpoints itself."""
+    folder.mkdir(exist_ok=True)
+    checkpoint = folder / "run.checkpoint"
+    model = make_mlp(0)
+    collector = PFGE(cycle=1, period=2, store=FolderStore(folder / "members"))
+    trajectory = Trajectory(model, make_sgd(model), Triangular(2, 0.01, 0.1), [collector])
+    if checkpoint.exists():
+        trajectory.load_state_dict(load_checkpoint(checkpoint))
+    else:
+        save_checkpoint(checkpoint, trajectory.state_dict())
+    while trajectory.iteration < 4:
+        torch.manual_seed(trajectory.iteration)
+        trajectory.optimizer.zero_grad()
+        classification_loss(model, make_batch(trajectory.iteration)).backward()
+        trajectory.before_update()
+        trajectory.optimizer.step()
+        trajectory.after_update()
+        save_checkpoint(checkpoint, trajectory.state_dict())
+    Ensemble.from_collector(collector, make_mlp).save(folder / "ensemble")
+    return 0
+
+
+def save_plain(folder: Path) -> int:
+    """Save an ensemble of two members."""
+    Ensemble(_members(1, 2), make_mlp, method="new").save(folder)
+    return 0
+
+
+def save_packed(folder: Path) -> int:
+    """Save an ensemble of two packed members."""
+    packed = pack_members(_members(1, 2), 3, PackSettings())
+    Ensemble(packed, make_mlp, method="new").save(folder)
+    return 0
+
+
+def save_old(folder: Path) -> int:
+    """Save another ensemble, one member of which is also in the new one."""
+    Ensemble(_members(0, 1), make_mlp, method="old").save(folder)
+    return 0
+
+
+def in_one_line(work: Callable[[Path], int]) -> Callable[[Path], int]:
+    """Return work whose errors of the library are said as the command says them."""
+
+    def run(folder: Path) -> int:
+        try:
+            return work(folder)
+        except (ValueError, OSError, MemoryError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            return 130
+
+    return run
+
+
+_ENVIRONMENT = ("run/environment.json",)
+COMMANDS = {
+    "own loop": Program(in_one_line(own_loop)),
+    "pretrain": Program(pretrain, varying=_ENVIRONMENT),
+    "compress": Program(compress, compare_one),
+    "formats": Program(formats, compare_one),
+    "compare": Program(compare, varying=_ENVIRONMENT),
+    "connect": Program(connect, compare_one),
 }
+"""Those that import most come last, as a large process takes longer to fork."""
+SAVES = {
+    "save a new ensemble": Program(in_one_line(save_plain)),
+    "save over an ensemble": Program(in_one_line(save_plain), save_old),
+    "save a new packed ensemble": Program(in_one_line(save_packed)),
+    "save packed over an ensemble": Program(in_one_line(save_packed), save_old),
+}
+PROGRAMS = {**SAVES, **COMMANDS}
 
 
 def _members(*seeds: int) -> list[Weights]:

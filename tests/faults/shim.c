@@ -1,5 +1,5 @@
 /* A library to preload: counts the calls that change the file system below a folder, in order, and at one of
- * them kills the process before the call, or lets the call fail with an error number.
+ * them sends the process a signal before the call, lets the call fail with an error number, or writes half.
  *
  * A program that has it preloaded calls fault_arm() and then works as usual. Calls are those of the C library:
  * a program that makes system calls of its own is not seen.
@@ -18,7 +18,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { COUNT = 0, KILL = -1 }; /* any other action is the error number to fail with */
+/* A negative action is a signal to send before the call, any other positive one the error number to fail with. */
+enum { COUNT = 0, SHORT = 1000, TORN = 1001 }; /* write half of the data and go on, or be killed */
+enum { PASS_ON = 0, FAIL, CUT };
 enum { CAPACITY = 1 << 14, LENGTH = 160 };
 
 static char folder[PATH_MAX];
@@ -39,16 +41,22 @@ long fault_count(void) { return count; }
 /* Name an operation that was counted, as "rename seed-1/w0.safetensors". */
 const char *fault_operation(long at) { return at >= 1 && at <= count && at < CAPACITY ? operations[at] : ""; }
 
-/* Tell whether a call on an absolute path is to fail; it does not return if the process is to be killed. */
+/* Tell what becomes of a call on an absolute path; it does not return if the process is to be killed. */
 static int strikes_at(const char *name, const char *path) {
     size_t length = strlen(folder);
     if (!length || strncmp(path, folder, length) || (path[length] && path[length] != '/')) return 0;
     long now = __atomic_add_fetch(&count, 1, __ATOMIC_SEQ_CST);
     if (now < CAPACITY) snprintf(operations[now], LENGTH, "%s %s", name, path + length + (path[length] != 0));
-    if (now != number || action == COUNT) return 0;
-    if (action == KILL) kill(getpid(), SIGKILL);
+    int takes_space = !strcmp(name, "write") || !strcmp(name, "mkdir");
+    int stays_full = action == ENOSPC && now > number && takes_space;
+    if (!number || action == COUNT || (now != number && !stays_full)) return PASS_ON;
+    if (action == SHORT || action == TORN) return CUT;
+    if (action < 0) {
+        kill(getpid(), -action);
+        return PASS_ON;
+    }
     errno = action;
-    return 1;
+    return FAIL;
 }
 
 static int strikes_fd(const char *name, int fd) {
@@ -103,12 +111,21 @@ OPEN(openat64, (int at, const char *path, int flags, ...), (at, path, flags, mod
 PASS(int, creat, (const char *path, mode_t mode), (path, mode), strikes("open", AT_FDCWD, path))
 PASS(int, creat64, (const char *path, mode_t mode), (path, mode), strikes("open", AT_FDCWD, path))
 
-PASS(ssize_t, write, (int fd, const void *data, size_t size), (fd, data, size), strikes_fd("write", fd))
-PASS(ssize_t, pwrite, (int fd, const void *data, size_t size, off_t at), (fd, data, size, at),
-     strikes_fd("write", fd))
-PASS(ssize_t, pwrite64, (int fd, const void *data, size_t size, off64_t at), (fd, data, size, at),
-     strikes_fd("write", fd))
-PASS(ssize_t, writev, (int fd, const struct iovec *parts, int n), (fd, parts, n), strikes_fd("write", fd))
+/* Define a call that writes, of which half may be done. */
+#define WRITE(name, parameters, arguments)                                \
+    ssize_t name parameters {                                             \
+        int what = strikes_fd("write", fd);                               \
+        if (what == FAIL) return -1;                                      \
+        if (what == CUT) size = action == TORN ? size / 2 : (size + 1) / 2; \
+        ssize_t written = REAL(name) arguments;                           \
+        if (what == CUT && action == TORN) kill(getpid(), SIGKILL);       \
+        return written;                                                   \
+    }
+
+WRITE(write, (int fd, const void *data, size_t size), (fd, data, size))
+WRITE(pwrite, (int fd, const void *data, size_t size, off_t at), (fd, data, size, at))
+WRITE(pwrite64, (int fd, const void *data, size_t size, off64_t at), (fd, data, size, at))
+WRITE(writev, (int fd, const struct iovec *parts, int size), (fd, parts, size)) /* half of the parts */
 PASS(int, ftruncate, (int fd, off_t size), (fd, size), strikes_fd("truncate", fd))
 PASS(int, ftruncate64, (int fd, off64_t size), (fd, size), strikes_fd("truncate", fd))
 PASS(int, truncate, (const char *path, off_t size), (path, size), strikes("truncate", AT_FDCWD, path))
