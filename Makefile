@@ -32,8 +32,9 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+# Three processes: tests of several processes often wait.
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 docs: $(READY)
 	rm -rf docs/_build/html

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -19,8 +20,6 @@ from tests.toys import classification_loss, make_batch, make_mlp, make_sgd
 
 registry.load_digits = cache(registry.load_digits)
 registry.load_digits()  # once, and in no forked process again
-# Tables take a quarter of the time, and are printed when the last change is done.
-tables.print_comparison = tables.print_connectivity = tables.print_formats = lambda *_: None
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,18 @@ def one_layer(classes: int, channels: int) -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(channels * 64, classes))
 
 
-def experiment(command: str, folder: Path, *others: str) -> int:
+def command(*arguments: str) -> int:
+    """Run a `pfge` command without its tables: they take a quarter of the time, after the last change."""
+    names = ("print_comparison", "print_connectivity", "print_formats")
+    with patch.multiple(tables, **dict.fromkeys(names, lambda *_: None)):
+        return main(arguments)
+
+
+def experiment(name: str, folder: Path, *others: str) -> int:
     """Run a command on an experiment in FOLDER/run."""
     settings = (*SETTINGS, *SMALLEST, *others)
     overrides = [part for setting in settings for part in ("--set", setting)]
-    return main([command, "--out", str(folder / "run"), *overrides])
+    return command(name, "--out", str(folder / "run"), *overrides)
 
 
 def pretrain(folder: Path) -> int:
@@ -86,12 +92,12 @@ def compare_one(folder: Path) -> int:
 
 def connect(folder: Path) -> int:
     """Fit and trace the curve between two members."""
-    return main(["connect", str(folder / "run"), "--trust-code"])
+    return command("connect", str(folder / "run"), "--trust-code")
 
 
 def formats(folder: Path) -> int:
     """Measure storage formats and cascades."""
-    return main(["formats", str(folder / "run"), "--trust-code"])
+    return command("formats", str(folder / "run"), "--trust-code")
 
 
 def compress(folder: Path) -> int:
