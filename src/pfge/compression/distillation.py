@@ -1,5 +1,6 @@
 """Train the steps of packed members until each predicts what its original did; codes stay as they are."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import cos, isfinite, pi, sqrt
@@ -211,7 +212,7 @@ class _Runs(nn.Module):
         return run_model(self.model, batch, self._forward)
 
 
-class _Part:
+class _Part(ABC):
     """A tensor of one member as a function of free numbers, which begin at 0."""
 
     def __init__(self, live: str, like: Tensor, count: int):
@@ -223,12 +224,13 @@ class _Part:
         """Return the tensor as the model has it."""
         return _as(self._like, self._numbers())
 
+    @abstractmethod
     def _numbers(self) -> Tensor:
-        raise NotImplementedError
+        """Return the numbers of the tensor in a row."""
 
+    @abstractmethod
     def found(self) -> Tensor:
         """Return what is to be stored."""
-        raise NotImplementedError
 
 
 class _Steps(_Part):
