@@ -1,0 +1,96 @@
+"""What predictions are calibrated by, and what an ensemble has of it."""
+
+import sys
+from dataclasses import dataclass
+
+from torch import Tensor
+
+Calibration = float | tuple[float, ...]
+"""What predictions are calibrated by: one number, or one for each label. 1 leaves them as they are."""
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """A fitted temperature.
+
+    Attributes:
+        value: What logits are divided by; 1 if the fit did not converge.
+        converged: Whether the fit converged.
+
+    Example:
+        >>> from pfge.calibration import Temperature
+        >>> Temperature(1.5)
+        Temperature(value=1.5, converged=True)
+    """
+
+    value: float
+    converged: bool = True
+
+
+@dataclass(frozen=True)
+class Temperatures:
+    """What an ensemble divides logits by.
+
+    With logits z_k and temperature T_k of each of K members, and the pooled temperature T, it predicts
+
+        softmax(log(p) / T),    p = (1 / K) * sum over k of softmax(z_k / T_k)
+
+    Other tasks have the same two places: a temperature for each label, a factor on the variance.
+
+    Attributes:
+        pooled: T, of the pooled prediction; a tuple has one for each label.
+        members: T_k, of each member before they are pooled; 1 for all if None.
+
+    References:
+        Rahaman, Thiery, "Uncertainty Quantification and Deep Ensembles", NeurIPS 2021, for why the mean
+        needs a temperature of its own.
+
+    Example:
+        >>> from pfge.calibration import Temperatures
+        >>> temperatures = Temperatures(pooled=0.8, members=(1.0, 2.0, 3.0))
+        >>> temperatures.of_member(1)
+        2.0
+        >>> temperatures.of_last(2)
+        Temperatures(pooled=1.0, members=(2.0, 3.0))
+    """
+
+    pooled: Calibration = 1.0
+    members: tuple[Calibration, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for temperature in (self.pooled, *(self.members or ())):
+            require_temperatures(temperature)
+
+    def of_member(self, number: int) -> Calibration:
+        """Return a member's own temperature."""
+        return self.members[number] if self.members is not None else 1.0
+
+    def of_last(self, count: int) -> "Temperatures":
+        """Return the temperatures of the last members; the pooled one was fitted for all and becomes 1."""
+        return Temperatures(members=self.members and self.members[-count:])
+
+
+def require_temperatures(temperatures: Calibration) -> None:
+    """Raise a ValueError unless each number of a calibration is positive and finite."""
+    each = temperatures if isinstance(temperatures, tuple) else (temperatures,)
+    if not each:
+        raise ValueError("temperatures of labels need at least one label, got none")
+    for temperature in each:
+        require_temperature(temperature)
+
+
+def require_temperature(temperature: Calibration | Tensor) -> float | Tensor:
+    """Return a temperature, or raise a ValueError unless it is one positive and finite number.
+
+    A tensor is not looked at: it is a number in the graph of an export, which was checked before.
+    """
+    if isinstance(temperature, Tensor):
+        return temperature
+    if isinstance(temperature, tuple):
+        raise ValueError(f"one temperature is needed, got {len(temperature)}; only labels have one each")
+    if not 0 < temperature <= sys.float_info.max:  # JSON has whole numbers beyond that
+        raise ValueError(f"a temperature must be positive and finite, got {temperature}")
+    return temperature
+
+
+UNSCALED = Temperatures()
