@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from pfge import PFGE, SWA, SWAG, Bits, Ensemble, StorageError, Weights, compress
-from pfge.calibration import Temperatures
+from pfge.calibration import CalibrateBy, Temperatures
 from pfge.compression import PackSettings
 from pfge.packed import pack_members
 from pfge.storage.lazy_members import LazyMembers
@@ -177,7 +177,7 @@ def test_a_members_temperature_divides_its_logits() -> None:
 @pytest.mark.parametrize("each", [False, True])
 def test_calibrating_minimizes_nll_on_the_given_examples(each: bool) -> None:
     raw = Ensemble(make_members(), make_mlp)
-    fitted = raw.calibrated([X], TARGETS, each=each)
+    fitted = raw.calibrated([X], TARGETS, by="members" if each else "pooled")
 
     def nll(ensemble: Ensemble) -> float:
         return -ensemble.predict(X)[torch.arange(20), TARGETS].log().mean().item()
@@ -291,10 +291,49 @@ def test_calibration_is_the_tasks() -> None:
     rounded = expected()[:, :, 0].round(decimals=2)
     pooled = fractions().calibrated([X], targets)
     torch.testing.assert_close(pooled.predict(X), rounded.mean(0) * targets.mean() / rounded.mean())
-    each = fractions().calibrated([X], targets, each=True)
+    each = fractions().calibrated([X], targets, by="members")
     factors = targets.mean() / rounded.mean(dim=1, keepdim=True)
     torch.testing.assert_close(each.predict_members(X), rounded * factors)
     torch.testing.assert_close(each.predict(X), (rounded * factors).mean(0))
+
+
+def test_members_count_by_their_weights_in_every_prediction() -> None:
+    given = Temperatures(weights=(0.5, 0.2, 0.3))
+    ensemble = Ensemble(make_members(), make_mlp, temperatures=given)
+    weighted = torch.einsum("k,knc->nc", torch.tensor([0.5, 0.2, 0.3]), expected())
+    torch.testing.assert_close(ensemble.predict(X), weighted)
+    torch.testing.assert_close(ensemble.predict_members(X), expected())
+    targets = torch.arange(20) % 3
+    log_loss = -weighted[torch.arange(20), targets].log()
+    scores = ensemble.evaluate([(X[:7], targets[:7]), (X[7:], targets[7:])])
+    assert ensemble.task.summarize(scores)["nll"] == pytest.approx(log_loss.mean().item(), rel=1e-5)
+    # They were fitted for all members, and are no start for another fit.
+    assert ensemble.last(2).temperatures == Temperatures()
+    again, plain = (e.calibrated([X], targets) for e in (ensemble, ensemble.uncalibrated()))
+    assert again.temperatures == plain.temperatures
+
+
+def test_weights_that_help_are_fitted_and_others_are_not_kept() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 4, generator=generator)
+    ensemble = Ensemble(make_members(), make_mlp)
+    of_first = ensemble.predict_members(x)[0].argmax(dim=1)  # which one member is always right about
+    fitted = ensemble.calibrated([x], of_first, by="weights")
+    assert fitted.temperatures.weights is not None
+    assert fitted.temperatures.weights[0] > 0.5
+    chance = torch.randint(3, (200,), generator=generator)
+    with pytest.warns(UserWarning, match="all members count the same, as weights do not help"):
+        assert ensemble.calibrated([x], chance, by="weights").temperatures.weights is None
+
+
+def test_weights_need_one_class_for_each_example() -> None:
+    with pytest.raises(ValueError, match="fitting weights needs a task with one class for each example"):
+        fractions().calibrated([X], torch.ones(20), by="weights")
+
+
+def test_each_member_has_a_weight_or_none_has() -> None:
+    with pytest.raises(ValueError, match="each of 3 members has a weight, got 2 of them"):
+        Ensemble(make_members(), make_mlp, temperatures=Temperatures(weights=(0.5, 0.5)))
 
 
 def test_ensembles_made_of_one_another_have_its_task() -> None:
@@ -368,7 +407,8 @@ def test_the_pooled_prediction_of_each_task_is_that_of_a_loop_over_members(case:
 def test_each_task_predicts_the_same_after_it_was_calibrated_saved_and_loaded(
     case: Case, each: bool, tmp_path: Path
 ) -> None:
-    ensemble = case.ensemble().calibrated([case.inputs[:3], case.inputs[3:]], case.targets, each=each)
+    by: CalibrateBy = "members" if each else "pooled"
+    ensemble = case.ensemble().calibrated([case.inputs[:3], case.inputs[3:]], case.targets, by=by)
     assert ensemble.temperatures != Temperatures()
     ensemble.save(tmp_path)
     loaded = Ensemble.load(tmp_path, case.build)

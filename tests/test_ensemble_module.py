@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge import Ensemble, Weights
-from pfge.calibration import Temperatures
+from pfge.calibration import CalibrateBy, Temperatures
 from pfge.ensemble_module import EnsembleModule
 from pfge.packed import PackSettings, pack_members
 from pfge.weights import copy_weights, view_weights
@@ -17,7 +17,8 @@ from tests.tasks.cases import CASES
 from tests.toys import make_batch, make_mlp
 
 X = make_batch(7, size=20)[0]
-HOT = Temperatures(1.7, (0.5, 1.0, 2.0))
+BOTH: tuple[CalibrateBy, CalibrateBy] = ("pooled", "members")
+HOT = Temperatures(1.7, (0.5, 1.0, 2.0), weights=(0.6, 0.1, 0.3))
 
 
 def mlp_members(count: int = 3) -> list[Weights]:
@@ -40,8 +41,7 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
 def test_each_task_is_predicted_as_the_ensemble_does(name: str, form: Any) -> None:
     case = CASES[name]
     pooled, each = (
-        case.ensemble().calibrated([case.inputs], case.targets, each=each).temperatures
-        for each in (False, True)
+        case.ensemble().calibrated([case.inputs], case.targets, by=by).temperatures for by in BOTH
     )
     both = Temperatures(pooled.pooled, each.members)
     ensemble = case.ensemble().with_members(case.members(), temperatures=both)

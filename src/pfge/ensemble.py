@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept
-from pfge.calibration import UNSCALED, Calibration, Temperatures
+from pfge.calibration import UNSCALED, CalibrateBy, Calibration, Temperatures, fit_pooling_weights
 from pfge.collectors.base import Collector
 from pfge.ensemble_module import EnsembleModule, Form
 from pfge.forward import (
@@ -32,6 +32,7 @@ from pfge.storage.lazy_members import LazyMembers
 from pfge.storage.manifest import MANIFEST, describe_file
 from pfge.storage.usage import NO_USAGE, Usage
 from pfge.tasks import Task
+from pfge.tasks.classification import require_classification
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
 
@@ -58,7 +59,8 @@ class Ensemble:
         iterations: The iteration of each member, for the manifest.
         forward: Calls the module on a batch that is no tensor, dict or pair, and returns what the task
             takes.
-        temperatures: What each member's logits are divided by, and those of the mean; see `calibrated`.
+        temperatures: What each member's logits are divided by, and those of the mean, and how much each
+            member counts; see `calibrated`.
         usage: What is needed to use it without its training data: class names, mean, std, input shape.
 
     References:
@@ -102,10 +104,7 @@ class Ensemble:
             raise ValueError(
                 f"each of {len(members)} members has an iteration, got {len(iterations)} of them"
             )
-        if temperatures.members is not None and len(temperatures.members) != len(members):
-            raise ValueError(
-                f"each of {len(members)} members has a temperature, got {len(temperatures.members)} of them"
-            )
+        temperatures.require_members(len(members))
         self.members = members
         self.build_model = build_model
         self.task = task
@@ -236,7 +235,9 @@ class Ensemble:
         moved.device = torch.device(device)
         return moved
 
-    def calibrated(self, batches: Iterable[Any], targets: Tensor, *, each: bool = False) -> "Ensemble":
+    def calibrated(
+        self, batches: Iterable[Any], targets: Tensor, *, by: CalibrateBy = "pooled"
+    ) -> "Ensemble":
         """Return the ensemble with the calibration that suits examples it was not trained on best.
 
         For classes that is a temperature, which minimizes the negative log-likelihood. It is saved with the
@@ -246,7 +247,10 @@ class Ensemble:
         Args:
             batches: Batches that can be read again in the same order.
             targets: The true answer of each example.
-            each: Give each member a temperature of its own, instead of one for their mean.
+            by: "pooled" fits one temperature for the mean of the members, "members" one for each member,
+                and "weights" one for the mean and how much each member counts. Weights are kept only if
+                they lower the NLL on held-out parts of these examples (`fit_pooling_weights`); if not,
+                there is a warning, and all members count the same. They need one class for each example.
         """
         sampled: dict[int, Tensor] = {}
         examples = 0
@@ -258,16 +262,23 @@ class Ensemble:
             predictions, sampled[start] = self.task.calibration_sample(predictions, of_batch)
             return predictions
 
-        def fit(predictions: Tensor) -> Calibration:
+        def sampled_targets() -> Tensor:
             if examples != len(targets):
                 raise ValueError(f"each of {examples} examples has a target, got {len(targets)} of them")
-            return self.task.fit_calibration(predictions, torch.cat(list(sampled.values())))
+            return torch.cat(list(sampled.values()))
 
-        members = self.uncalibrated()._each(batches, sample)
-        if each:
+        def fit(predictions: Tensor) -> Calibration:
+            return self.task.fit_calibration(predictions, sampled_targets())
+
+        plain = self.uncalibrated()
+        members = plain._each(batches, sample)
+        if by == "members":
             fitted = Temperatures(members=tuple(fit(member) for member in members))
+        elif by == "weights":
+            require_classification(self.task, "fitting weights")
+            fitted = _with_weights(torch.stack(list(members)), sampled_targets())
         else:
-            fitted = Temperatures(fit(self._pool(members)[0]))
+            fitted = Temperatures(fit(plain._pool(members)[0]))
         return self.with_members(self.members, temperatures=fitted)
 
     def uncalibrated(self) -> "Ensemble":
@@ -371,9 +382,9 @@ class Ensemble:
 
     def _score_chunk(self, chunk: list[Any], members: Iterator[list[Tensor]]) -> list[ExampleScores]:
         pools = [self.task.pool() for _ in chunk]
-        for member in members:
+        for number, member in enumerate(members):
             for pool in pools:
-                pool.add(member.pop(0))
+                pool.add(member.pop(0), self.temperatures.weight_of(number))
         scores = []
         for batch in chunk:
             pooled = self.task.calibrate(pools.pop(0).result(), self.temperatures.pooled)
@@ -550,8 +561,8 @@ class Ensemble:
     def _pool(self, members: Iterable[Tensor]) -> tuple[Tensor, torch.dtype]:
         """Return the pooled prediction before calibration, in the pool's precision, and the members' type."""
         pool = self.task.pool()
-        for member in members:
-            pool.add(member)
+        for number, member in enumerate(members):
+            pool.add(member, self.temperatures.weight_of(number))
         return pool.result(), member.dtype
 
     def _numbers(self) -> range:
@@ -582,6 +593,18 @@ class Ensemble:
         else:
             load_weights(self._module, self.members[index])
         return self._module
+
+
+def _with_weights(members: Tensor, targets: Tensor) -> Temperatures:
+    found = fit_pooling_weights(members, targets)
+    if found.help:
+        return Temperatures(found.temperature, weights=found.weights)
+    warnings.warn(
+        "all members count the same, as weights do not help: on held-out parts of the examples they change "
+        f"the NLL by {found.difference:+.5f}, with a standard error of {found.error:.5f}",
+        stacklevel=3,
+    )
+    return Temperatures(found.temperature)
 
 
 def _put_together(parts: Sequence[Tensor]) -> Tensor:

@@ -95,7 +95,8 @@ class EnsembleModule(nn.Module):
         pool = self._task.pool()
         for number, outputs in enumerate(self._outputs(inputs, named)):
             predictions = self._task.predictions(outputs)
-            pool.add(self._task.calibrate(predictions, self._temperatures.of_member(number)))
+            calibrated = self._task.calibrate(predictions, self._temperatures.of_member(number))
+            pool.add(calibrated, self._temperatures.weight_of(number))
         return self._task.calibrate(pool.result(), self._temperatures.pooled).to(predictions.dtype)
 
     def train(self, mode: bool = True) -> "EnsembleModule":  # noqa: ARG002 - as of nn.Module

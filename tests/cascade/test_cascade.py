@@ -30,10 +30,12 @@ def ensemble() -> Ensemble:
 def transcription(ensemble: Ensemble, cascade: Cascade) -> tuple[Tensor, list[int]]:
     """One example at a time, in plain Python."""
     answers = ensemble.predict_members(X)[list(cascade.order)]
+    weights = torch.tensor([ensemble.temperatures.weight_of(member) for member in cascade.order])
     probabilities, asked = [], []
     for example in range(len(X)):
         for count in range(1, len(answers) + 1):
-            mean = answers[:count, example].mean(dim=0) ** (1 / ensemble.temperatures.pooled)
+            shares = weights[:count] / weights[:count].sum()
+            mean = (shares @ answers[:count, example]) ** (1 / ensemble.temperatures.pooled)
             mean /= mean.sum()
             votes = {int(vote) for vote in answers[:count, example].argmax(dim=1)}
             if count == len(answers):
@@ -81,7 +83,7 @@ def test_an_example_that_no_member_has_a_number_for_is_still_answered(ensemble: 
     assert found.evaluated[7] == 3
 
 
-CALIBRATED = Temperatures(1.7, (0.9, 1.2, 1.5))
+CALIBRATED = Temperatures(1.7, (0.9, 1.2, 1.5), weights=(0.2, 0.5, 0.3))
 
 
 def test_a_cascade_that_asks_everybody_is_the_calibrated_ensemble_to_the_last_bit() -> None:
@@ -339,7 +341,7 @@ def test_a_replay_is_what_asking_the_members_gives(
     ensemble = ensemble.with_members(ensemble.members, temperatures=CALIBRATED)
     cascade = Cascade((2, 0, 1), threshold, rule)
     asked = cascade.predict(ensemble, X)
-    replayed = cascade.replay(ensemble.predict_members(X), CALIBRATED.pooled)
+    replayed = cascade.replay(ensemble.predict_members(X), CALIBRATED)
     assert replayed.evaluated.tolist() == asked.evaluated.tolist()
     assert len(set(asked.evaluated.tolist())) > 1
     torch.testing.assert_close(replayed.probabilities, asked.probabilities)
@@ -350,7 +352,7 @@ def test_a_cascade_fitted_to_answers_is_the_one_fitted_to_batches(
     ensemble: Ensemble, loss: dict[str, float]
 ) -> None:
     ensemble = ensemble.with_members(ensemble.members, temperatures=CALIBRATED)
-    fitted = fit_to_answers(ensemble.predict_members(X), Y, CALIBRATED.pooled, **loss)
+    fitted = fit_to_answers(ensemble.predict_members(X), Y, CALIBRATED, **loss)
     assert replace(fitted, members=ensemble.digest) == fit_cascade(ensemble, [X], Y, **loss)
     assert min(fitted.thresholds) < 1
 

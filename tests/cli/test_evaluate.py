@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pfge import Ensemble
+from pfge.calibration import PoolingWeights
 from pfge.cli.main import main
 from pfge.lab.data import ImageSet, Normalization, Splits, load_data
 from pfge.lab.evaluation.corruptions import corrupt
@@ -115,6 +116,24 @@ def test_calibrating_saves_the_temperature_of_validation_and_applies_it(
     assert found["temperature"] == 1
     assert found["member_temperatures"] == pytest.approx(row["calibrated_members"]["temperatures"], rel=1e-5)
     assert found["test"]["nll"] == pytest.approx(row["calibrated_members"]["test"]["nll"], rel=1e-5)
+
+
+@pytest.mark.filterwarnings("default:all members count the same")
+def test_weights_of_members_are_saved_if_they_help(
+    finished: Path, ensemble: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ["--config", str(finished / "config.toml"), "--calibrate", "weights"]
+    assessed(ensemble, *config)  # the last member of this short run is the best
+    said = Ensemble.load(ensemble, small_conv).temperatures.weights
+    assert said is not None
+    assert said[3] > 0.9
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"and the weights {', '.join(f'{weight:.3f}' for weight in said)}." in told
+
+    monkeypatch.setattr(PoolingWeights, "help", False)
+    assessed(ensemble, *config)
+    assert "all members count the same, as weights do not help" in " ".join(capsys.readouterr().err.split())
+    assert Ensemble.load(ensemble, small_conv).temperatures.weights is None
 
 
 def test_unknown_inputs_are_told_apart(finished: Path, capsys: Captured) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pfge import Bits, Ensemble, compress
-from pfge.calibration import Temperatures
+from pfge.calibration import CalibrateBy, Temperatures
 from pfge.export import Exported, ExportError, export_onnx, export_torch
 from pfge.export.ensemble_graph import HALVINGS, unpack_in_graph
 from pfge.export.example_inputs import ExampleInputs
@@ -34,7 +34,8 @@ from tests.toys import make_batch, make_mlp
 
 X = make_batch(1, size=3)[0]
 OTHER = make_batch(2, size=11)[0]
-HOT = Temperatures(1.7, (0.5, 1.0, 2.0))
+BOTH: tuple[CalibrateBy, CalibrateBy] = ("pooled", "members")
+HOT = Temperatures(1.7, (0.5, 1.0, 2.0), weights=(0.6, 0.1, 0.3))
 
 
 def answer(file: Path, inputs: Tensor) -> Tensor:
@@ -83,14 +84,15 @@ def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     )
 
 
-def test_a_file_answers_the_mean_of_softmax_at_the_temperatures(plain: Case) -> None:
-    # By hand: the mean of softmax(logits / T_k), then softmax(log mean / T).
+def test_a_file_answers_the_weighted_mean_of_softmax_at_the_temperatures(plain: Case) -> None:
+    # By hand: the mean of w_k softmax(logits / T_k), then softmax(log mean / T).
     model = make_mlp().eval()
     total = torch.zeros(11, 3)
-    for member, temperature in zip(plain.ensemble.members, (0.5, 1.0, 2.0), strict=True):
+    fitted = zip(plain.ensemble.members, (0.5, 1.0, 2.0), (0.6, 0.1, 0.3), strict=True)
+    for member, temperature, weight in fitted:
         model.load_state_dict(member)
-        total += (model(OTHER) / temperature).softmax(dim=1).detach()
-    expected = ((total / 3).log() / 1.7).softmax(dim=1)
+        total += weight * (model(OTHER) / temperature).softmax(dim=1).detach()
+    expected = (total.log() / 1.7).softmax(dim=1)
     torch.testing.assert_close(answer(plain.exported.path, OTHER), expected, rtol=0, atol=1e-6)
 
 
@@ -254,8 +256,7 @@ def test_what_is_no_ensemble_or_batch_is_refused(
 def test_each_task_is_saved_loaded_compressed_and_exported(name: str, tmp_path: Path) -> None:
     case = cases.CASES[name]
     pooled, each = (
-        case.ensemble().calibrated([case.inputs], case.targets, each=each).temperatures
-        for each in (False, True)
+        case.ensemble().calibrated([case.inputs], case.targets, by=by).temperatures for by in BOTH
     )
     both = Temperatures(pooled.pooled, each.members)
     original = case.ensemble().with_members(case.members(), temperatures=both)

@@ -203,6 +203,26 @@ def test_temperatures_of_labels_are_saved_with_the_ensemble(tmp_path: Path) -> N
     assert Ensemble.load(tmp_path, make_mlp).temperatures == given
 
 
+def test_weights_of_members_are_saved_with_the_ensemble(tmp_path: Path) -> None:
+    given = Temperatures(1.5, weights=(0.5, 0.2, 0.3))
+    Ensemble(make_members(), make_mlp, temperatures=given).save(tmp_path)
+    assert Ensemble.load(tmp_path, make_mlp).temperatures == given
+
+
+def test_a_manifest_names_no_weights_if_there_are_none(folder: Path) -> None:
+    assert "member_weights" not in read_json_object(folder / "manifest.json")
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [[0.5, 0.2, 0.2], [0.5, 0.5], [1.0, 1.0, -1.0], [0.5, 0.5, 0.0], 1.0, ["0.5", "0.2", "0.3"], []],
+)
+def test_weights_that_cannot_be_are_refused(folder: Path, weights: Any) -> None:
+    edit_manifest(folder, member_weights=weights)
+    with pytest.raises(StorageError, match="and weights above 0 with the sum 1, found"):
+        Ensemble.load(folder, make_mlp)
+
+
 def test_a_manifest_without_temperatures_has_none(folder: Path) -> None:
     manifest = read_json_object(folder / "manifest.json")
     del manifest["temperature"], manifest["member_temperatures"]

@@ -19,6 +19,15 @@ def test_the_result_is_the_mean_in_float64() -> None:
     assert torch.equal(pooled().result(), MEMBERS.double().sum(0) / 5)
 
 
+def test_a_member_counts_by_its_weight() -> None:
+    pool, weights = MeanPool(), torch.tensor([0.1, 2.0, 0.7, 0.2, 1.0], dtype=torch.float64)
+    for member, weight in zip(MEMBERS, weights.tolist(), strict=True):
+        pool.add(member, weight)
+    expected = torch.einsum("k,knc->nc", weights / weights.sum(), MEMBERS.double())
+    torch.testing.assert_close(pool.result(), expected, rtol=0, atol=1e-14)
+    torch.testing.assert_close(pool.take(torch.tensor([3])).result(), expected[[3]], rtol=0, atol=1e-14)
+
+
 def test_many_members_lose_no_bit_that_float32_would() -> None:
     pool = MeanPool()
     for _ in range(1000):

@@ -20,6 +20,16 @@ def test_mean_and_variance_are_those_of_samples_of_the_mixture() -> None:
     assert drawn.var().item() == pytest.approx(expected[0, 0, 1].item(), rel=0.02)
 
 
+def test_a_member_that_counts_twice_is_two_members() -> None:
+    weighted, repeated = MixturePool(), MixturePool()
+    for member, times in zip(MEMBERS, (1, 2, 3, 1), strict=True):
+        weighted.add(member, times / 7)
+        for _ in range(times):
+            repeated.add(member)
+    torch.testing.assert_close(weighted.result(), repeated.result(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(weighted.variance_of_means(), repeated.variance_of_means(), rtol=0, atol=1e-12)
+
+
 def test_members_that_nearly_agree_about_large_numbers_keep_their_variance() -> None:
     # E[m^2] - E[m]^2 of these is 0 or negative in float64.
     pool = MixturePool()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pfge.calibration import UNSCALED, Temperatures
 from pfge.ensemble import Ensemble
 from pfge.storage.files import StorageError, json_text, read_json_object, write_json
 from pfge.tasks import Classification, Pool
@@ -119,7 +120,7 @@ class Cascade:
             rows = torch.arange(examples, examples + len(found), device=found.device)
             examples += len(found)
             pool = ensemble.task.pool()
-            pool.add(found)
+            pool.add(found, ensemble.temperatures.weight_of(self.order[0]))
             group = _Waiting(rows, batch, pool, found.argmax(dim=1))
             waiting += self._settle(group, 1, ensemble, stopped)
         if not examples:
@@ -129,27 +130,27 @@ class Cascade:
                 break
             predict = ensemble._predictor(member)
             for group in waiting:
-                group.add(predict(group.batch))
+                group.add(predict(group.batch), ensemble.temperatures.weight_of(member))
             waiting = [g for group in waiting for g in self._settle(group, asked, ensemble, stopped)]
         rows, probabilities, asked_of = (torch.cat(parts) for parts in zip(*stopped, strict=True))
         order = rows.argsort()
         return CascadePrediction(probabilities[order], asked_of[order])
 
-    def replay(self, answers: Tensor, temperature: float = 1.0) -> CascadePrediction:
+    def replay(self, answers: Tensor, temperatures: Temperatures = UNSCALED) -> CascadePrediction:
         """Return the prediction where every member answered every example already.
 
         Args:
             answers: The members' probabilities, [K, N, C], at temperatures of their own if they have any.
-            temperature: Of the mean.
+            temperatures: Of the mean, and the weights of members.
         """
         task, votes = Classification(), answers.argmax(dim=2)
         probabilities, asked = torch.zeros_like(answers[0]), torch.zeros_like(votes[0])
         agreed = torch.ones_like(asked, dtype=torch.bool)
         pool = task.pool()
         for count, member in enumerate(self.order, 1):
-            pool.add(answers[member])
+            pool.add(answers[member], temperatures.weight_of(member))
             agreed &= votes[member] == votes[self.order[0]]
-            mean = task.calibrate(pool.result(), temperature)
+            mean = task.calibrate(pool.result(), temperatures.pooled)
             stops = self._are_sure(mean, agreed, count) & (asked == 0)
             probabilities[stops], asked[stops] = mean[stops].to(probabilities.dtype), count
         return CascadePrediction(probabilities, asked)
@@ -215,8 +216,8 @@ class _Waiting:
     pool: Pool
     vote: Tensor
 
-    def add(self, answer: Tensor) -> None:
-        self.pool.add(answer)
+    def add(self, answer: Tensor, weight: float) -> None:
+        self.pool.add(answer, weight)
         self.vote = torch.where(answer.argmax(dim=1) == self.vote, self.vote, -1)
 
     def only(self, chosen: Tensor) -> "_Waiting":

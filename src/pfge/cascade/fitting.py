@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfge.calibration import Calibration
+from pfge.calibration import UNSCALED, Temperatures
 from pfge.cascade.cascade import NEVER, RULES, Cascade
 from pfge.ensemble import Ensemble
 from pfge.metrics.functional import negative_log_likelihood
@@ -71,7 +71,7 @@ def fit_cascade(
     cascade = fit_to_answers(
         torch.stack(answers),
         targets.cpu(),
-        ensemble.temperatures.pooled,
+        ensemble.temperatures,
         max_accuracy_loss=max_accuracy_loss,
         max_nll_increase=max_nll_increase,
     )
@@ -81,7 +81,7 @@ def fit_cascade(
 def fit_to_answers(
     answers: Tensor,
     targets: Tensor,
-    temperature: Calibration = 1.0,
+    temperatures: Temperatures = UNSCALED,
     *,
     max_accuracy_loss: float | None = None,
     max_nll_increase: float | None = None,
@@ -89,7 +89,7 @@ def fit_to_answers(
     """Return what `fit_cascade` does, from probabilities [K, N, C] that the members gave already."""
     require_a_loss(max_accuracy_loss, max_nll_increase)
     members = len(answers)
-    orders = [_Stages(order, answers, targets, temperature) for order in _orders(answers, targets)]
+    orders = [_Stages(order, answers, targets, temperatures) for order in _orders(answers, targets)]
     whole_nll, right = orders[0].log_loss[-1].mean().item(), orders[0].correct[-1]
     most_lost = torch.inf if max_accuracy_loss is None else max_accuracy_loss
     most_nll = torch.inf if max_nll_increase is None else whole_nll + max_nll_increase
@@ -134,15 +134,15 @@ def _orders(answers: Tensor, targets: Tensor) -> list[list[int]]:
 class _Stages:
     """How sure and how good the mean of the first 1, 2, ... members of an order is, [K, N] each."""
 
-    def __init__(self, order: Sequence[int], answers: Tensor, targets: Tensor, temperature: Calibration):
+    def __init__(self, order: Sequence[int], answers: Tensor, targets: Tensor, temperatures: Temperatures):
         self.order = order
         # Pooled as a cascade pools them, so that rounding lets the same examples stop.
         task = Classification()
         pool = task.pool()
         scores: list[Scores] = []
         for member in order:
-            pool.add(answers[member])
-            scores.append(score_examples(task.calibrate(pool.result(), temperature), targets))
+            pool.add(answers[member], temperatures.weight_of(member))
+            scores.append(score_examples(task.calibrate(pool.result(), temperatures.pooled), targets))
         self.log_loss = torch.stack([score.log_loss for score in scores])
         self.correct = torch.stack([score.correct for score in scores])
         self._confidence = torch.stack([score.confidence for score in scores])

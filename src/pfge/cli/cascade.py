@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     validation, test = session.validation_for("fitting a cascade"), session.splits.test
     ensemble = session.load_ensemble(options.ensemble)
     answers, _ = _predict(session, ensemble, validation, "validation data")
-    fitted = fit_to_answers(answers, validation.labels.cpu(), ensemble.temperatures.pooled, **losses)
+    fitted = fit_to_answers(answers, validation.labels.cpu(), ensemble.temperatures, **losses)
     cascade = replace(fitted, members=ensemble.digest)
     out = options.out or options.ensemble / "cascade.json"
     session.engine.first_does(lambda: cascade.save(out))
@@ -102,14 +102,11 @@ def _measure(
     from pfge.metrics.scores import score_examples
     from pfge.reports.tables.cascade import MeasuredWay
 
-    temperature = ensemble.temperatures.pooled
-    if not isinstance(temperature, float | int):
-        raise TypeError(f"a cascade needs one temperature, got {temperature!r}")
     first = cascade.order[0]
     ways = {
         "one member": Cascade((0,), NEVER).replay(answers[first : first + 1]),
-        "cascade": cascade.replay(answers, temperature),
-        "all members": Cascade(cascade.order, NEVER).replay(answers, temperature),
+        "cascade": cascade.replay(answers, ensemble.temperatures),
+        "all members": Cascade(cascade.order, NEVER).replay(answers, ensemble.temperatures),
     }
     return [
         MeasuredWay(

@@ -18,9 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ensemble_arguments(parser)
     parser.add_argument(
         "--calibrate",
-        choices=("pooled", "members"),
-        help="first fit temperatures on validation data, one for the mean or one for each member, and save "
-        "them with the ensemble",
+        choices=("pooled", "members", "weights"),
+        help="first fit temperatures on validation data, and save them with the ensemble: one for the mean, "
+        "one for each member, or one for the mean and weights of members, if these help",
     )
     parser.add_argument(
         "--ood",
@@ -92,4 +92,7 @@ def _in_words(temperatures: "Temperatures") -> str:
     values = [temperatures.pooled] if of_members is None else of_members
     numbers = [number for value in values for number in (value if isinstance(value, tuple) else (value,))]
     what = "the temperature" if len(numbers) == 1 else "the temperatures"
-    return f"{what} {', '.join(f'{number:.3f}' for number in numbers)}"
+    said = f"{what} {', '.join(f'{number:.3f}' for number in numbers)}"
+    if temperatures.weights is not None:
+        said += f" and the weights {', '.join(f'{weight:.3f}' for weight in temperatures.weights)}"
+    return said

@@ -18,6 +18,7 @@ from pfge.weights import canonical_name, unwrap
 
 Form = Literal["loop", "side by side"]
 CALIBRATION = "the calibration"
+WEIGHT = "the weight"  # the last of a member's numbers
 HALVINGS = torch.tensor([0.5**place for place in range(8)])
 
 
@@ -44,6 +45,7 @@ class EnsembleGraph(nn.Module):
         self._shape = None if shape is None else tuple(shape)
         self._task = ensemble.task
         self._pooled = ensemble.temperatures.pooled
+        self._weights = [ensemble.temperatures.weight_of(number) for number in range(len(ensemble))]
         self._is_mean = isinstance(ensemble.task.pool(), MeanPool)
         self._length = len(ensemble)
         tensors = _tensors_of(ensemble)
@@ -66,6 +68,7 @@ class EnsembleGraph(nn.Module):
         calibrations = ensemble.temperatures.members or [1.0] * len(ensemble)
         self._calibrates = ensemble.temperatures.members is not None
         self._each.add(CALIBRATION, [torch.tensor(calibration) for calibration in calibrations])
+        self._each.add(WEIGHT, [torch.tensor(weight) for weight in self._weights])
         self.register_buffer("halvings", HALVINGS)
         for number, numbers in enumerate(self._shared.numbers):
             self.register_buffer(f"shared{number}", numbers[0])
@@ -85,11 +88,11 @@ class EnsembleGraph(nn.Module):
             read = self._read_shared(shared)
             for number in range(self._length):
                 own = [numbers[number] for numbers in each]
-                pool.add(self._predict(inputs, named, read, own))
+                pool.add(self._predict(inputs, named, read, own), self._weights[number])
             return self._task.calibrate(pool.result(), self._pooled).float()
 
         def add_member(total: Tensor, own: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-            return total + self._predict(inputs, named, self._read_shared(shared), own), []
+            return total + own[-1] * self._predict(inputs, named, self._read_shared(shared), own), []
 
         def keep_member(total: Tensor, own: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
             return total + 0, [self._predict(inputs, named, self._read_shared(shared), own)]
@@ -97,14 +100,14 @@ class EnsembleGraph(nn.Module):
         if self._is_mean and self._shape is not None:
             examples = (*inputs, *named.values())[0].shape[0]
             total, _ = scan(add_member, torch.zeros((examples, *self._shape)), each)
-            pooled = total / self._length
+            pooled = total / sum(self._weights)
         else:
             # A pool of another kind takes the members' predictions side by side, and a loop that adds them
             # would have to know their shape before it begins.
             _, (members,) = scan(keep_member, torch.zeros(1), each)
             pool = self._task.pool()
             for number in range(self._length):
-                pool.add(members[number])
+                pool.add(members[number], self._weights[number])
             pooled = pool.result()
         return self._task.calibrate(pooled, self._pooled).float()
 

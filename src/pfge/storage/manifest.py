@@ -162,12 +162,13 @@ def require_format(path: Path, manifest: dict[str, Any], name: str, version: int
 
 
 def temperature_entries(temperatures: Temperatures) -> dict[str, Any]:
-    """Return what a manifest says of temperatures."""
-    members = temperatures.members
-    return {
+    """Return what a manifest says of temperatures, and of weights if there are any."""
+    members, weights = temperatures.members, temperatures.weights
+    entries: dict[str, Any] = {
         "temperature": temperatures.pooled,
         "member_temperatures": None if members is None else list(members),
     }
+    return entries if weights is None else {**entries, "member_weights": list(weights)}
 
 
 def task_entries(task: dict[str, Any] | None) -> dict[str, Any]:
@@ -185,19 +186,23 @@ def _of_labels(value: Any) -> Any:
 
 
 def read_temperatures(path: Path, manifest: dict[str, Any], count: int) -> Temperatures:
-    """Return the temperatures in a manifest of that many members, which one from before calibration lacks.
+    """Return temperatures and weights in a manifest of that many members, which may lack them.
 
     A list in the place of a number has one for each label.
     """
     pooled = manifest.get("temperature", 1.0)
-    members = manifest.get("member_temperatures")
+    members, weights = manifest.get("member_temperatures"), manifest.get("member_weights")
     try:
-        found = Temperatures(_of_labels(pooled), None if members is None else tuple(map(_of_labels, members)))
+        found = Temperatures(
+            _of_labels(pooled),
+            None if members is None else tuple(map(_of_labels, members)),
+            None if weights is None else tuple(weights),
+        )
+        found.require_members(count)
     except (TypeError, ValueError):
-        found = None
-    if found is None or (found.members is not None and len(found.members) != count):
+        said = "" if weights is None else f", and weights above 0 with the sum 1, found {weights!r}"
         raise StorageError(
             f"{path} must give temperatures above 0, one for each member or none, found {pooled!r} and "
-            f"{members!r}"
-        )
+            f"{members!r}{said}"
+        ) from None
     return found

@@ -13,6 +13,8 @@ from pfge.tasks.metric import Metric
 class Pool(Protocol):
     """Members' predictions added one by one; it takes the memory of one member's, however many they are.
 
+    A member's weight is its share of the sum of all weights.
+
     Example:
         >>> import torch
         >>> from pfge.tasks import Classification
@@ -23,7 +25,7 @@ class Pool(Protocol):
         tensor([[0.8000, 0.2000]], dtype=torch.float64)
     """
 
-    def add(self, predictions: Tensor) -> None:
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
         """Add one more member's predictions."""
 
     def take(self, index: Tensor) -> "Pool":

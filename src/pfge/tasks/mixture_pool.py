@@ -7,10 +7,12 @@ from pfge.tasks.mean_pool import sum_type
 
 
 class MixturePool:
-    """Mean and variance of the mixture of members' distributions, with m_k and v_k of each of K members.
+    """Mean and variance of the mixture of members' distributions, with m_k and v_k of each member.
 
-        mean = (1 / K) * sum over k of m_k
-        variance = (1 / K) * sum over k of v_k + (1 / K) * sum over k of (m_k - mean)^2
+        mean = sum over k of w_k m_k
+        variance = sum over k of w_k v_k + sum over k of w_k (m_k - mean)^2
+
+    The weights are divided by their sum, so that they are w_k = 1 / K if each of K members has the same.
 
     The sum of squares is updated with each member (Welford), in float64, or in float32 on devices without
     that: a difference of large squares would lose the variance of members that nearly agree.
@@ -27,13 +29,16 @@ class MixturePool:
 
     def __init__(self) -> None:
         self.members = 0
+        self._weight = 0.0
         self._mean = self._squares = self._variance = torch.zeros(())
 
-    def add(self, predictions: Tensor) -> None:
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
         """Add one more member's means and variances, of the shape of the others'."""
         means, variances = predictions.detach().to(sum_type(predictions.device)).unbind(dim=-1)
+        total = self._weight + weight
         if not self.members:
-            self._mean, self._squares, self._variance = means.clone(), torch.zeros_like(means), variances
+            self._mean, self._squares = means.clone(), torch.zeros_like(means)
+            self._variance = weight * variances
         elif means.shape != self._mean.shape:
             raise ValueError(
                 f"every member must predict the same examples, got predictions of shape "
@@ -41,28 +46,31 @@ class MixturePool:
             )
         else:
             away = means - self._mean
-            self._mean = self._mean + away / (self.members + 1)
-            self._squares = self._squares + away * (means - self._mean)
-            self._variance = self._variance + variances
+            self._mean = self._mean + weight * away / total
+            self._squares = self._squares + weight * away * (means - self._mean)
+            self._variance = self._variance + weight * variances
         self.members += 1
+        self._weight = total
 
     def take(self, index: Tensor) -> "MixturePool":
         """Return a pool of the same members for some of the examples: a mask, or their numbers."""
         taken = MixturePool()
-        taken.members = self._count()
+        taken.members, taken._weight = self.members, self._total_weight()
         taken._mean, taken._squares = self._mean[index], self._squares[index]
         taken._variance = self._variance[index]
         return taken
 
     def result(self) -> Tensor:
         """Return means and variances, in the type of the sums."""
-        return torch.stack([self._mean, self._variance / self._count() + self.variance_of_means()], dim=-1)
+        return torch.stack(
+            [self._mean, self._variance / self._total_weight() + self.variance_of_means()], dim=-1
+        )
 
     def variance_of_means(self) -> Tensor:
         """Return the part of the variance by which members differ."""
-        return self._squares / self._count()
+        return self._squares / self._total_weight()
 
-    def _count(self) -> int:
+    def _total_weight(self) -> float:
         if not self.members:
             raise ValueError("a pool needs at least one member, got none; call add() first")
-        return self.members
+        return self._weight

@@ -4,14 +4,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from pfge.calibration import Temperatures
 from pfge.lab.evaluation.pooled_members import PooledMembers
 from pfge.tasks import Classification
 
 MEMBERS = torch.randn(5, 40, 3, generator=torch.Generator().manual_seed(0)).double().mul(2).softmax(dim=2)
 
 
-def pooled(*temperatures: float, members: Tensor = MEMBERS, temperature: float = 1.0) -> PooledMembers:
-    pool = PooledMembers(Classification(), temperature)
+def pooled(
+    *temperatures: float,
+    members: Tensor = MEMBERS,
+    temperature: float = 1.0,
+    weights: tuple[float, ...] | None = None,
+) -> PooledMembers:
+    pool = PooledMembers(Classification(), Temperatures(temperature, weights=weights))
     for member, own in zip(members, temperatures or [1.0] * len(members), strict=True):
         pool.add(member, own)
     return pool
@@ -19,6 +25,12 @@ def pooled(*temperatures: float, members: Tensor = MEMBERS, temperature: float =
 
 def test_the_prediction_is_the_mean_of_the_probabilities() -> None:
     torch.testing.assert_close(pooled().predictions, MEMBERS.mean(0))
+
+
+def test_members_count_by_their_weights() -> None:
+    weights = (0.1, 0.3, 0.2, 0.25, 0.15)
+    expected = torch.einsum("k,knc->nc", torch.tensor(weights, dtype=torch.float64), MEMBERS)
+    torch.testing.assert_close(pooled(weights=weights).predictions, expected)
 
 
 def test_a_temperature_of_the_pool_sharpens_the_mean_and_not_what_the_members_disagree_about() -> None:

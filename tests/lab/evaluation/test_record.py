@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pfge import Cascade, Ensemble
+from pfge.calibration import CalibrateBy
 from pfge.lab.data import DataPart
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation.evaluate import evaluate_on
@@ -66,7 +67,8 @@ def test_the_numbers_at_temperatures_are_those_of_the_calibrated_ensemble(
 ) -> None:
     session, results = finished
     task, validation = Classification(), session.splits.validation
-    calibrated = load(session, "FGE").calibrated(session.in_batches(validation), validation.labels, each=each)
+    by: CalibrateBy = "members" if each else "pooled"
+    calibrated = load(session, "FGE").calibrated(session.in_batches(validation), validation.labels, by=by)
     stated = row(results, "FGE")["calibrated_members" if each else "calibrated"]
     if each:
         assert tuple(stated["temperatures"]) == calibrated.temperatures.members
@@ -92,7 +94,7 @@ class FirstOnly:
     def __init__(self, first: Tensor | None = None):
         self.first = first
 
-    def add(self, predictions: Tensor) -> None:
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:  # noqa: ARG002
         self.first = predictions if self.first is None else self.first
 
     def take(self, index: Tensor) -> "FirstOnly":

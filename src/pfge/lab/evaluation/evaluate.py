@@ -118,7 +118,7 @@ def evaluate(
             task, targets, pool.predictions, pool.at_temperatures, scores, metrics | pool.differences()
         )
 
-    pooled, pooled_last = PooledMembers(task, ensemble.temperatures.pooled), PooledMembers(task)
+    pooled, pooled_last = PooledMembers(task, ensemble.temperatures), PooledMembers(task)
     temperatures = list(member_temperatures or [])
     members, growing = [], []
     for index, member in enumerate(predictions, 1):

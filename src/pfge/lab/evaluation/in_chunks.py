@@ -71,7 +71,7 @@ def fit_in_chunks(ensemble: Ensemble, batches: Iterable[Any], targets: Tensor, l
         targets: The true answer of each example.
         last: How many of the last members are also pooled by themselves.
     """
-    of_members = ensemble.calibrated(batches, targets, each=True).temperatures.members
+    of_members = ensemble.calibrated(batches, targets, by="members").temperatures.members
     pooled = ensemble.calibrated(batches, targets).temperatures.pooled
     of_last = ensemble.last(last).calibrated(batches, targets).temperatures.pooled if last else 1.0
     return Fitted(of_members or (), pooled, of_last)
@@ -102,7 +102,7 @@ def evaluate_in_chunks(
     done = 0
     for chunk, members in ensemble.predict_chunks(batches):
         targets = [batch[1].cpu() for batch in chunk]
-        pools = [PooledMembers(task, ensemble.temperatures.pooled) for _ in chunk]
+        pools = [PooledMembers(task, ensemble.temperatures) for _ in chunk]
         last_pools = [PooledMembers(task) for _ in chunk]
         for number, member in enumerate(members):
             for part, on_device in enumerate(member):
@@ -155,9 +155,9 @@ def _pooled_batches(ensemble: Ensemble, batches: Iterable[Any]) -> Iterable[tupl
     """Yield the pooled prediction of each batch, and its targets."""
     for chunk, members in ensemble.predict_chunks(batches):
         pools = [ensemble.task.pool() for _ in chunk]
-        for member in members:
+        for number, member in enumerate(members):
             for pool, predictions in zip(pools, member, strict=True):
-                pool.add(predictions.cpu())
+                pool.add(predictions.cpu(), ensemble.temperatures.weight_of(number))
         for batch, pool in zip(chunk, pools, strict=True):
             yield ensemble.task.calibrate(pool.result(), ensemble.temperatures.pooled), batch[1].cpu()
 

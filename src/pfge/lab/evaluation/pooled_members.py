@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pfge.calibration import Calibration
+from pfge.calibration import UNSCALED, Calibration, Temperatures
 from pfge.tasks import MeanPool, Pool, Spread, Task
 
 
@@ -12,13 +12,14 @@ class PooledMembers:
 
     Args:
         task: What the predictions mean.
-        temperature: Of the pooled prediction, as an ensemble has it.
+        temperatures: Those of the ensemble: of the pooled prediction, and the weights of its members.
     """
 
-    def __init__(self, task: Task, temperature: Calibration = 1.0):
+    def __init__(self, task: Task, temperatures: Temperatures = UNSCALED):
         self.spread: Spread = task.spread()
         self._task = task
-        self._temperature = temperature
+        self._temperatures = temperatures
+        self._members = 0
         self._pool = task.pool()
         self._at_temperatures: Pool = _ShortMean() if isinstance(self._pool, MeanPool) else task.pool()
 
@@ -29,14 +30,15 @@ class PooledMembers:
             predictions: As the member gives them.
             temperature: Its own, for the mean at temperatures.
         """
-        self._pool.add(predictions)
+        self._pool.add(predictions, self._temperatures.weight_of(self._members))
+        self._members += 1
         self.spread.add(predictions)
         self._at_temperatures.add(self._task.calibrate(predictions, temperature))
 
     @property
     def predictions(self) -> Tensor:
         """The pooled prediction."""
-        return self._task.calibrate(self.plain, self._temperature)
+        return self._task.calibrate(self.plain, self._temperatures.pooled)
 
     @property
     def plain(self) -> Tensor:
@@ -58,11 +60,11 @@ class _ShortMean(MeanPool):
 
     def __init__(self) -> None:
         self._short = torch.zeros(())
-        self._count = 0
+        self._count = 0.0
 
-    def add(self, predictions: Tensor) -> None:
-        self._short = self._short + predictions
-        self._count += 1
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
+        self._short = self._short + weight * predictions
+        self._count += weight
 
     def result(self) -> Tensor:
         return self._short / self._count

@@ -1,8 +1,8 @@
 """Measure one saved ensemble: metrics, unknown inputs, corrupted inputs."""
 
 from collections.abc import Sequence
-from typing import Literal
 
+from pfge.calibration import CalibrateBy
 from pfge.ensemble import Ensemble
 from pfge.lab.data import DataError, DataPart, Splits, evaluation_batches, load_data, take
 from pfge.lab.evaluation.corrupted_images import corrupted
@@ -73,14 +73,14 @@ def assess(
     )
 
 
-def calibrate(session: Session, ensemble: Ensemble, how: Literal["pooled", "members"]) -> Ensemble:
-    """Return the ensemble with temperatures fitted on validation data."""
+def calibrate(session: Session, ensemble: Ensemble, how: CalibrateBy) -> Ensemble:
+    """Return the ensemble with what was fitted on validation data."""
     data = session.validation_for("calibrating")
-    return ensemble.calibrated(session.in_batches(data), data.labels, each=how == "members")
+    return ensemble.calibrated(session.in_batches(data), data.labels, by=how)
 
 
 def _pool(session: Session, ensemble: Ensemble, data: DataPart, name: str) -> PooledMembers:
-    pooled = PooledMembers(session.task, ensemble.temperatures.pooled)
+    pooled = PooledMembers(session.task, ensemble.temperatures)
     for member in predict(session, ensemble, data, name):
         pooled.add(member)
     return pooled
