@@ -1,6 +1,6 @@
 """Run the plan of docs/mnist1d.md, and write its results there.
 
-    python -m studies.mnist1d --out runs/mnist1d [--stage tails|rates|report|deep|write]
+    python -m studies.mnist1d --out runs/mnist1d [--stage tails|rates|report|deep|members|write]
 
 Each stage is a few comparisons; a stage that was stopped continues where it was. Without --stage all of them
 run, one after another.
@@ -22,6 +22,8 @@ from pfge.lab.run.progress import Reporter
 from pfge.lab.run.result_lines import require_rows
 from pfge.lab.run.results import ComparisonRow
 from pfge.methods import known_rows
+from pfge.storage.files import read_json_object, write_json
+from studies.mnist1d_members import KINDS, measure
 
 PAGE = Path(__file__).parents[1] / "docs" / "mnist1d.md"
 CONFIG = Path(__file__).parent / "mnist1d.toml"
@@ -62,6 +64,17 @@ def run_rates(out: Path, what: str, seeds: Sequence[int]) -> None:
 
 def run_deep(out: Path) -> None:
     run(out / "deep", REPORTED, f"ensemble.methods={json.dumps(TRAININGS)}")
+
+
+def run_members(out: Path) -> None:
+    counts = member_counts(out)
+    pooled = [method for method in shown_methods(out) if counts[method] > 1]
+    found = []
+    for rate in RATES:
+        chosen = {method: counts[method] for method in pooled if chosen_rate(out, method) == rate}
+        if chosen:
+            found += measure(rate_folder(out, "report", rate), chosen, REPORTED)
+    write_json(out / "members.json", {"rows": found})
 
 
 def rows_of(folder: Path) -> list[ComparisonRow]:
@@ -118,14 +131,17 @@ def shown_methods(out: Path) -> list[str]:
     return [row for row in known_rows() if row in names]
 
 
+def member_counts(out: Path) -> dict[str, int]:
+    folders = [rate_folder(out, "report", RATES[0]), out / "deep"]
+    return {row.method: row.members for folder in folders for row in rows_of(folder)}
+
+
 def results(out: Path) -> str:
     methods = shown_methods(out)
     rates = {method: chosen_rate(out, method) for method in methods}
     folders = {method: rate_folder(out, "report", rate) for method, rate in rates.items()}
     folders |= dict.fromkeys(TRAININGS, out / "deep")
-    counts = {row.method: row.members for row in rows_of(folders[methods[0]])} | {
-        row.method: row.members for row in rows_of(out / "deep")
-    }
+    counts = member_counts(out)
     test = partial(values, part="test")
 
     def quality(method: str, folder: Path) -> list[str]:
@@ -176,9 +192,46 @@ def results(out: Path) -> str:
                 for tail in TAILS
             ),
         ),
+        "### Weights of members, and members in 3 bits",
+        members_table(out, methods, folders, test),
         environment(out),
     ]
     return "\n\n".join(parts)
+
+
+def members_table(
+    out: Path, methods: Sequence[str], folders: dict[str, Path], test: Callable[..., list[float]]
+) -> str:
+    """Return what weights and 3 bits change, and how 3 bits compare with the rivals as they are."""
+    measured = read_json_object(out / "members.json")["rows"]
+    rival_nll = {r: test(folders[r], r, metric="nll", calibrated=True) for r in RIVALS}
+
+    def of(method: str, kind: str, key: str) -> list[float]:
+        return [row[key] for row in measured if row["method"] == method and row["kind"] == kind]
+
+    def change(numbers: Sequence[float], others: Sequence[float]) -> str:
+        low, high = interval([a - b for a, b in zip(numbers, others, strict=True)])
+        mean = fmean(numbers) - fmean(others)
+        return f"{mean:+.4f} ({low:+.4f} to {high:+.4f})"
+
+    rows = []
+    for method in (name for name in methods if of(name, KINDS[0], "nll")):
+        plain, weighted, packed = (of(method, kind, "nll") for kind in KINDS)
+        kept = sum(of(method, "weights", "weighted"))
+        against = (change(packed, rival_nll[rival]) for rival in RIVALS)
+        size = f"{fmean(of(method, '3 bits', 'size')):.3f}x"
+        rows.append(
+            [
+                method,
+                f"{kept:g} of {len(plain)}",
+                change(weighted, plain),
+                size,
+                change(packed, plain),
+                *against,
+            ]
+        )
+    heads = ["method", "weights kept", "weights minus equal", "size in 3 bits", "3 bits minus float32"]
+    return table([*heads, *(f"3 bits minus {rival}" for rival in RIVALS)], rows)
 
 
 def differences(methods: Sequence[str], folders: dict[str, Path], test: Callable[..., list[float]]) -> str:
@@ -231,6 +284,7 @@ STAGES: dict[str, Callable[[Path], None]] = {
     "rates": lambda out: run_rates(out, "choose", CHOOSING),
     "report": lambda out: run_rates(out, "report", REPORTED),
     "deep": run_deep,
+    "members": run_members,
     "write": write,
 }
 
