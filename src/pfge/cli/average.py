@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from pfge.tasks import Task
 
 HELP = "average checkpoints that lie on disk into one model"
-DESCRIPTION = (
-    "Write the mean of checkpoints as one .safetensors file; two of them are in memory at a time. With "
-    "--config, refresh BatchNorm on training data, measure the checkpoints and their mean on validation "
-    "data, and report adjacent checkpoints that do not lie in one valley."
-)
+DESCRIPTION = """
+Write the mean of checkpoints as one .safetensors file; two of them are in memory at a time. With --config,
+refresh BatchNorm on training data, measure the checkpoints and their mean on validation data, and report
+adjacent checkpoints that do not lie in one valley.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

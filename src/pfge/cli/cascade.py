@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from pfge.reports.tables.cascade import MeasuredWay
 
 HELP = "evaluate fewer members: stop where the prediction is confident"
-DESCRIPTION = (
-    "Fit on validation data how confident a prediction must be to stop, write the cascade "
-    "for `pfge predict --cascade`, and print its quality, members and time on the test set. "
-    f"{WHERE_FROM}"
-)
+DESCRIPTION = f"""
+Fit on validation data how confident a prediction must be to stop, write the cascade for `pfge predict
+--cascade`, and print its quality, members and time on the test set. {WHERE_FROM}
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 WORKERS = (1, 2, 4, 8)
 """Numbers of workers for which a dry run tells the time."""
 HELP = "compare SWA, FGE, SWAG and PFGE from the same start weights"
-DESCRIPTION = (
-    "Train or load w0, run every method from it with equal rates and iterations, and print "
-    "tables. Without CONFIG, use scikit-learn's digits and a small network, in about a minute. "
-    "Several experiments run at once, each in its own folder. "
-    "Running the same command again continues where it stopped."
-)
+DESCRIPTION = """
+Train or load w0, run every method from it with equal rates and iterations, and print tables. Without
+CONFIG, use scikit-learn's digits and a small network, in about a minute. Several experiments run at once,
+each in its own folder. Running the same command again continues where it stopped.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,13 +21,12 @@ UNITS = {"kB": 1000, "MB": 1000**2, "GB": 1000**3, "": 1}
 
 
 HELP = "store an ensemble's members as one base and a few bits each"
-DESCRIPTION = (
-    "Write a compressed copy of a saved ensemble; Ensemble.load opens it like any other. "
-    "--budget chooses how each tensor is stored by the error that each byte removes; --max-kl and "
-    "--max-nll-increase choose it by predictions on validation data. Given --base-bits, --group or "
-    "--small-bits, only the bits of members are chosen. Only --max-kl, --max-nll-increase, --refresh and "
-    f"--distil need the data. {WHERE_FROM}"
-)
+DESCRIPTION = f"""
+Write a compressed copy of a saved ensemble; Ensemble.load opens it like any other. --budget chooses how
+each tensor is stored by the error that each byte removes; --max-kl and --max-nll-increase choose it by
+predictions on validation data. Given --base-bits, --group or --small-bits, only the bits of members are
+chosen. Only --max-kl, --max-nll-increase, --refresh and --distil need the data. {WHERE_FROM}
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,12 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pfge.cli.setting_arguments import (
-    add_launcher_argument,
-    add_setting_arguments,
-    add_trust_argument,
-    given_settings,
-)
+from pfge.cli.setting_arguments import add_launcher_argument, add_run_arguments, given_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,16 +13,14 @@ if TYPE_CHECKING:
 
 
 HELP = "measure how well adjacent members of PFGE and of FGE are connected"
-DESCRIPTION = (
-    "Fit a curve of low loss between adjacent members of a finished comparison, and print "
-    "test error and training loss along it and the mode connectivity. "
-    "Running the same command again continues where it stopped."
-)
+DESCRIPTION = """
+Fit a curve of low loss between adjacent members of a finished comparison, and print test error and training
+loss along it and the mode connectivity. Running the same command again continues where it stopped.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder of pfge compare")
     parser.add_argument(
         "--pairs",
         type=_number_or_all,
@@ -36,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the choice of pairs (default: 0)")
     add_launcher_argument(parser)
-    add_setting_arguments(parser, "connect.rate=0.01")
-    add_trust_argument(parser)
+    add_run_arguments(parser, "connect.rate=0.01")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,26 +1,23 @@
 """`pfge diagnose`: report whether members connect and differ, in words."""
 
 import argparse
-from pathlib import Path
 
-from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
+from pfge.cli.setting_arguments import add_run_arguments, given_settings
 
 HELP = "report whether a run's members connect and differ, and what to change"
-DESCRIPTION = (
-    "Examine adjacent members of a finished run: barriers on the straight line between them, "
-    "distance, angle, disagreement, BatchNorm and learning rates. Only training and validation data "
-    "are used, so that settings are not chosen on the test set."
-)
+DESCRIPTION = """
+Examine adjacent members of a finished run: barriers on the straight line between them, distance, angle,
+disagreement, BatchNorm and learning rates. Only training and validation data are used, so that settings are
+not chosen on the test set.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
         "--methods", nargs="+", default=[], metavar="NAME", help="methods to examine (default: PFGE)"
     )
-    add_setting_arguments(parser, "data.root=/data")
-    add_trust_argument(parser)
+    add_run_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

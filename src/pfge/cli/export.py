@@ -17,11 +17,11 @@ EXAMPLES = 4
 
 
 HELP = "write an ensemble as one file for ONNX Runtime or torch.export"
-DESCRIPTION = (
-    "Write the whole ensemble as one file that maps normalized images to probabilities, with "
-    "its temperatures, for batches of any size. Packed members stay packed. The file is compared with "
-    f"PyTorch before it gets its name. {WHERE_FROM}"
-)
+DESCRIPTION = f"""
+Write the whole ensemble as one file that maps normalized images to probabilities, with its temperatures,
+for batches of any size. Packed members stay packed. The file is compared with PyTorch before it gets its
+name. {WHERE_FROM}
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

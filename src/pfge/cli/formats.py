@@ -1,24 +1,21 @@
 """`pfge formats`: measure a run's ensembles in each storage format."""
 
 import argparse
-from pathlib import Path
 
-from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
+from pfge.cli.setting_arguments import add_run_arguments, given_settings
 
 HELP = "measure every ensemble of a run in every storage format, whole and as a cascade"
-DESCRIPTION = (
-    "Store every ensemble of a finished comparison as float32, as int8, and as an int8 base "
-    "with 3 bits or 1 bit for each member, and print bytes, forward passes, accuracy and NLL on the test "
-    "set. With validation data, each is also measured as a cascade, which stops evaluating members once "
-    "the prediction is confident. Running the same command again measures only what is missing."
-)
+DESCRIPTION = """
+Store every ensemble of a finished comparison as float32, as int8, and as an int8 base with 3 bits or 1 bit
+for each member, and print bytes, forward passes, accuracy and NLL on the test set. With validation data,
+each is also measured as a cascade, which stops evaluating members once the prediction is confident. Running
+the same command again measures only what is missing.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder of pfge compare")
-    add_setting_arguments(parser, "data.root=/data")
-    add_trust_argument(parser)
+    add_run_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,21 +1,19 @@
 """`pfge landscape`: draw the loss on the plane through three members."""
 
 import argparse
-from pathlib import Path
 
-from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
+from pfge.cli.setting_arguments import add_run_arguments, given_settings
 
 HELP = "draw the loss on the plane through three members"
-DESCRIPTION = (
-    "Measure the loss on a grid on the plane through three members of PFGE, with BatchNorm "
-    "refreshed at each point, and draw it with w0, the trajectory, SWA, the members and the curves of "
-    "pfge connect. Points off the plane are projected onto it."
-)
+DESCRIPTION = """
+Measure the loss on a grid on the plane through three members of PFGE, with BatchNorm refreshed at each
+point, and draw it with w0, the trajectory, SWA, the members and the curves of pfge connect. Points off the
+plane are projected onto it.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
         "--members",
         type=int,
@@ -35,8 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--images", type=int, default=2000, help="images to measure each point on (default: 2000)"
     )
     parser.add_argument("--seed", type=int, help="seed of the run (default: its first)")
-    add_setting_arguments(parser, "data.root=/data")
-    add_trust_argument(parser)
+    add_run_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

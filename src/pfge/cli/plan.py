@@ -16,11 +16,11 @@ ENSEMBLE_SETTINGS = {
     "high": ("RATE", "highest learning rate"),
 }
 HELP = "print which ensembles fit into a memory, and where their members are taken"
-DESCRIPTION = (
-    "Print, for each method and storage format, the largest number of members that fit into "
-    "the memory at test time, their bytes, the memory needed to collect them, and the iterations and "
-    "learning rates at which they are taken. Nothing is trained, and the model is not allocated."
-)
+DESCRIPTION = """
+Print, for each method and storage format, the largest number of members that fit into the memory at test
+time, their bytes, the memory needed to collect them, and the iterations and learning rates at which they
+are taken. Nothing is trained, and the model is not allocated.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,11 +5,11 @@ import argparse
 from pfge.cli.checkpoint_arguments import add_checkpoint_arguments, in_words, open_session_for
 
 HELP = "make an ensemble out of checkpoints that lie on disk"
-DESCRIPTION = (
-    "Write an ensemble folder whose members are checkpoints; Ensemble.load and the other commands open it. "
-    "With --config, also measure the members and the ensemble on validation data. One checkpoint is in "
-    "memory at a time."
-)
+DESCRIPTION = """
+Write an ensemble folder whose members are checkpoints; Ensemble.load and the other commands open it. With
+--config, also measure the members and the ensemble on validation data. One checkpoint is in memory at a
+time.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 HELP = "predict image files, or rows of a .npy file"
-DESCRIPTION = (
-    "Print what an ensemble predicts for each image, which is cropped and resized like the ensemble's test "
-    "images, or, for data that is not pictures, for each example of .npy files: the most probable classes, "
-    "the probability of each label, or mean and standard deviation of numbers. A file that cannot be read is "
-    f"reported, and the others are predicted. {WHERE_FROM}"
-)
+DESCRIPTION = f"""
+Print what an ensemble predicts for each image, which is cropped and resized like the ensemble's test
+images, or, for data that is not pictures, for each example of .npy files: the most probable classes, the
+probability of each label, or mean and standard deviation of numbers. A file that cannot be read is
+reported, and the others are predicted. {WHERE_FROM}
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,11 +6,10 @@ from dataclasses import replace
 from pfge.cli.experiment_arguments import add_experiment_arguments, load_chosen_experiments
 
 HELP = "train or load the start weights w0 of a comparison"
-DESCRIPTION = (
-    "Train or load w0 for every seed, and print its file and its quality. `pfge compare` "
-    "with the same arguments continues from it. "
-    "Running the same command again continues where it stopped."
-)
+DESCRIPTION = """
+Train or load w0 for every seed, and print its file and its quality. `pfge compare` with the same arguments
+continues from it. Running the same command again continues where it stopped.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,10 +14,10 @@ LIST = ""
 """The value of `--table` without a name."""
 
 HELP = "make a page of one or more runs, or tables and figures for a paper"
-DESCRIPTION = (
-    "Make one self-contained HTML page of runs, finished or not, from their results alone; "
-    "or print their tables, or draw their figures."
-)
+DESCRIPTION = """
+Make one self-contained HTML page of runs, finished or not, from their results alone; or print their tables,
+or draw their figures.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

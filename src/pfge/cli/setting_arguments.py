@@ -1,6 +1,14 @@
-"""The arguments that change the settings of an experiment, or trust those of a run."""
+"""The arguments that select a run, change the settings of an experiment, or trust those of a run."""
 
 import argparse
+from pathlib import Path
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, example: str = "data.root=/data") -> None:
+    """Add the arguments that select a run folder, override its settings and trust its config."""
+    parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder of pfge compare")
+    add_setting_arguments(parser, example)
+    add_trust_argument(parser)
 
 
 def add_setting_arguments(parser: argparse.ArgumentParser, example: str) -> None:

@@ -4,10 +4,10 @@ import argparse
 from pathlib import Path
 
 HELP = "say which parts of a comparison are done, running, waiting or failed"
-DESCRIPTION = (
-    "Print how far each part of comparisons is, and why parts failed. Only files of the run are read, so it "
-    "may be asked at any time and from any machine that has the folder."
-)
+DESCRIPTION = """
+Print how far each part of comparisons is, and why parts failed. Only files of the run are read, so it may
+be asked at any time and from any machine that has the folder.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,10 +4,10 @@ import argparse
 from pathlib import Path
 
 HELP = "check a run folder, an ensemble or a checkpoint for damage"
-DESCRIPTION = (
-    "Compare every file with the SHA-256 that was kept of it, and say which are damaged and which are not "
-    "covered. The exit code is 1 if a file is damaged."
-)
+DESCRIPTION = """
+Compare every file with the SHA-256 that was kept of it, and say which are damaged and which are not
+covered. The exit code is 1 if a file is damaged.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
