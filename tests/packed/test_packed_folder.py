@@ -10,7 +10,8 @@ from safetensors import safe_open
 
 from pfge import Ensemble, StorageError
 from pfge.calibration import Temperatures
-from pfge.packed import PackedMembers, PackSettings, pack_members
+from pfge.packed import PackedFolder, PackedMembers, PackSettings, pack_members
+from pfge.packed.deflated import deflate_text, inflate_text
 from pfge.packed.encode import TensorForm
 from pfge.storage.files import checksum, read_tensors, write_tensors
 from tests.packed.test_packed_members import X, close_members
@@ -148,7 +149,7 @@ def test_a_missing_file_is_named(folder: Path) -> None:
 
 def test_another_version_is_refused(folder: Path) -> None:
     edit_manifest(folder, version=9)
-    with pytest.raises(StorageError, match=r"manifest\.json must have format version 2, found 9; update"):
+    with pytest.raises(StorageError, match=r"manifest\.json must have format version 3, found 9; update"):
         Ensemble.load(folder, make_mlp)
 
 
@@ -201,9 +202,10 @@ FORMS: dict[str, int | TensorForm] = {"0.weight": TensorForm((6, 3), PackSetting
 
 @pytest.fixture
 def mixed_folder(tmp_path: Path) -> Path:
-    """A folder with one tensor in components."""
+    """A folder with one tensor in components, not deflated."""
     packed = pack_members(close_members(), FORMS, PackSettings(small_bits=8))
-    Ensemble(packed, make_mlp).save(tmp_path / "mixed")
+    (tmp_path / "mixed").mkdir()
+    PackedFolder(packed, None, None, [None] * 4, deflated=False).save(tmp_path / "mixed")
     return tmp_path / "mixed"
 
 
@@ -239,3 +241,88 @@ def test_components_that_do_not_fit_are_refused(
     change_layout(mixed_folder, change, to)
     with pytest.raises(StorageError, match=message):
         Ensemble.load(mixed_folder, make_mlp)
+
+
+@pytest.fixture
+def deflated_folder(tmp_path: Path) -> Path:
+    """The same members, deflated."""
+    packed = pack_members(close_members(), FORMS, PackSettings(small_bits=8))
+    (tmp_path / "deflated").mkdir()
+    PackedFolder(packed, None, None, [None] * 4, deflated=True).save(tmp_path / "deflated")
+    return tmp_path / "deflated"
+
+
+def change_deflated(folder: Path, **changed: torch.Tensor) -> None:
+    """Rewrite the file with other streams or another layout, and the manifest with its checksum."""
+    tensors, metadata = read_tensors(the_file(folder))
+    write_tensors(the_file(folder), {k: v.clone() for k, v in (tensors | changed).items()}, metadata)
+    edit_manifest(folder, bytes=the_file(folder).stat().st_size, sha256=checksum(the_file(folder)))
+
+
+def test_what_is_deflated_is_read_as_it_was(deflated_folder: Path) -> None:
+    packed = pack_members(close_members(), FORMS, PackSettings(small_bits=8))
+    loaded = Ensemble.load(deflated_folder, make_mlp)
+    assert loaded.nbytes == packed.nbytes
+    for one, two in zip(loaded.members, packed, strict=True):
+        assert_same_weights(one, two)
+    assert json.loads((deflated_folder / "manifest.json").read_text())["version"] == 3
+
+
+@pytest.mark.parametrize(("size", "version"), [(300, 3), (3, 2)])
+def test_components_are_deflated_where_that_is_smaller(tmp_path: Path, size: int, version: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    members = [{"w": torch.randn(size, size, generator=g)} for _ in range(3)]
+    forms = {"w": TensorForm((4, 4, 4), PackSettings(8, None))}
+    packed = pack_members(members, forms, PackSettings())
+    Ensemble(packed, make_mlp).save(tmp_path)
+    assert json.loads((tmp_path / "manifest.json").read_text())["version"] == version
+    if version == 3:  # codes in the middle are more frequent
+        assert the_file(tmp_path).stat().st_size < 0.95 * packed.nbytes
+    loaded = Ensemble.load(tmp_path, make_mlp)
+    assert_same_weights(loaded.members[2], packed[2])
+    assert loaded.file_bytes() == sum(file.stat().st_size for file in tmp_path.iterdir())
+
+
+def layout_of(folder: Path, change: str, to: str) -> torch.Tensor:
+    text = inflate_text(read_tensors(the_file(folder))[0]["layout"])
+    assert change in text
+    return deflate_text(text.replace(change, to, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "to", "message"),
+    [
+        ("[6,16]", "[9,16]", r"must say how tensors are stored, found \[9, 16\]"),
+        ("[6,16]", "[5,16]", r"must hold 1 rows of component.codes of 5 bits, found None"),
+        (
+            '"mix.float16":["float16",[4,2]]',
+            '"mix.float16":["float16",[4,3]]',
+            "of mix.float16 24 bytes, found",
+        ),
+        (
+            '"mix.float16":["float16",[4,2]]',
+            '"mix.float16":["float16",[4,999999999]]',
+            r"of mix.float16 7999999992 bytes, but \d+ cannot stand for so many",
+        ),
+        (
+            '"mix.float16":["float16",[4,2]]',
+            '"mix.float16":["save",[4,2]]',
+            "the type and shape of mix.float16",
+        ),
+        ('"mix.float16":', '"other":', "must list its streams, .*mix.float16"),
+        ("]", "", "must hold a layout in JSON"),
+    ],
+)
+def test_a_deflated_layout_that_does_not_fit_is_refused(
+    deflated_folder: Path, change: str, to: str, message: str
+) -> None:
+    change_deflated(deflated_folder, layout=layout_of(deflated_folder, change, to))
+    with pytest.raises(StorageError, match=message):
+        Ensemble.load(deflated_folder, make_mlp)
+
+
+def test_a_stream_that_is_damaged_or_another_is_refused(deflated_folder: Path) -> None:
+    for stream in (torch.full((9,), 255, dtype=torch.uint8), torch.zeros(4), torch.zeros(2, 2)):
+        change_deflated(deflated_folder, layout=stream.to(torch.uint8) if stream.ndim == 1 else stream)
+        with pytest.raises(StorageError, match="must hold a layout in"):
+            Ensemble.load(deflated_folder, make_mlp)
