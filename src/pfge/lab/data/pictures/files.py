@@ -1,7 +1,7 @@
 """Picture files in class folders, found once."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -47,22 +47,30 @@ class PictureFiles:
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         return replace(self, names=self.names[chosen.numpy()], labels=self.labels[chosen])
 
-    def numbers(self) -> Tensor:
-        """Return a number for each file, int64 [N], that depends on its name and its size."""
-        found = [
-            int.from_bytes(blake2b(b"%b %d" % (name, size), digest_size=8).digest(), "big", signed=True)
-            for name, size in zip(self.names.tolist(), map(self._size, range(len(self))), strict=True)
-        ]
-        return torch.tensor(found, dtype=torch.int64)
+    def content_numbers(self) -> Tensor:
+        """Return a number for each file, int64 [N], that depends on its name and its bytes."""
+        return self._numbers(self._content)
 
     def fingerprint(self) -> Fingerprint:
         """Return what tells these files apart from others: all names, and the sizes of some."""
         some = self.select(torch.linspace(0, len(self) - 1, min(len(self), _SIZES)).round().long())
-        content = digest(b"\n".join(self.names.tolist()), some.numbers())
+        content = digest(b"\n".join(self.names.tolist()), some._numbers(some._size))
         return Fingerprint("images", len(self), digest(self.labels, self.class_names), content)
 
-    def _size(self, index: int) -> int:
-        return self.path(index).stat().st_size
+    def _numbers(self, of_file: Callable[[int], bytes]) -> Tensor:
+        found = [
+            int.from_bytes(
+                blake2b(b"%b %b" % (name, of_file(index)), digest_size=8).digest(), "big", signed=True
+            )
+            for index, name in enumerate(self.names.tolist())
+        ]
+        return torch.tensor(found, dtype=torch.int64)
+
+    def _size(self, index: int) -> bytes:
+        return b"%d" % self.path(index).stat().st_size
+
+    def _content(self, index: int) -> bytes:
+        return blake2b(self.path(index).read_bytes()).digest()
 
 
 def find_pictures(root: Path) -> PictureFiles:

@@ -76,7 +76,8 @@ def read_pictures(files: PictureFiles, *, size: int) -> ImageSet:
     blank = torch.empty(0, size, size, 3, dtype=torch.uint8)
     images = torch.cat([blank, *(image[None] for image in pixels if image is not None)])
     used = files.select(readable)
-    return ImageSet(images.permute(0, 3, 1, 2).contiguous(), used.labels, used.class_names, used.numbers())
+    channels_first = images.permute(0, 3, 1, 2).contiguous()
+    return ImageSet(channels_first, used.labels, used.class_names, used.content_numbers())
 
 
 def _read(files: PictureFiles, size: int, index: int) -> Tensor | None:
