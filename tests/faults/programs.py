@@ -84,6 +84,13 @@ def compare(folder: Path) -> int:
     return experiment("compare", folder)
 
 
+def compare_rarely_saved(folder: Path) -> int:
+    """Compare methods with a row of the last members, and without a checkpoint before the end of a path."""
+    methods = "ensemble.methods=['FGE','PFGE']"
+    rarely = "engine.checkpoint_seconds=1e9"
+    return experiment("compare", folder, methods, "ensemble.period=2", "ensemble.length=4", rarely)
+
+
 def compare_one(folder: Path) -> int:
     """Run the comparison that other commands read."""
     cascades = "data.halve_test=true"  # which need validation data
@@ -171,6 +178,7 @@ COMMANDS = {
     "compress": Program(compress, compare_one),
     "formats": Program(formats, compare_one),
     "compare": Program(compare, varying=_ENVIRONMENT),
+    "compare, rarely saved": Program(compare_rarely_saved, varying=_ENVIRONMENT),
     "connect": Program(connect, compare_one),
 }
 """Those that import most come last, as a large process takes longer to fork."""

@@ -19,21 +19,24 @@ from pfge.cascade import Cascade
 from pfge.connectivity import Bezier
 from pfge.frozen import share
 from pfge.lab.config.toml import load_experiment, seal_toml, to_toml
+from pfge.lab.data import Splits
 from pfge.lab.data.fingerprint import Fingerprint, digest
+from pfge.lab.data.in_memory.image_set import Normalization
 from pfge.lab.data.pictures.folders import load_folders
 from pfge.lab.data.readers.cifar import load_cifar
 from pfge.lab.data.readers.cifar_files import CIFAR10
 from pfge.lab.data.readers.idx import MNIST, load_idx
 from pfge.lab.run.folder import RunFolder, describe_environment
-from pfge.lab.run.kept_data import PARTS, require_same_data
+from pfge.lab.run.kept_data import PARTS, keep_fingerprint, require_same_data
+from pfge.lab.run.kept_weights import keep_weights, require_same_weights
 from pfge.lab.run.result_lines import append_row
-from pfge.lab.run.results import ComparisonRow, ConnectivityRow, EnsembleEvaluation, FormatRow, ResultRow
+from pfge.lab.run.results import ComparisonRow, ConnectivityRow, EnsembleEvaluation, FormatRow
 from pfge.lab.run.verification import verify
 from pfge.lab.training.import_weights import read_start_weights
 from pfge.packed import PackSettings, pack_members
 from pfge.reports.run import Run
 from pfge.reports.significance import find_gaps
-from pfge.storage.files import write_json, write_tensors, write_text
+from pfge.storage.files import checksum, write_json, write_tensors, write_text
 from pfge.storage.recorded_tensors import read_recorded, record_of, write_recorded
 from tests.faults.mutations import Read, Specimen
 from tests.lab.data.made import random_images
@@ -130,10 +133,10 @@ def write_run(folder: Path) -> RunFolder:
 
 def read_run(folder: Path) -> Read:
     run = Run(folder)
-    rows: list[ResultRow] = [*run.connectivity, *run.formats]
     gaps = find_gaps(run.folder, run.results, "PFGE") if len(run.results) == len(METHODS) else {}
-    content = [run.results, run.evaluations, run.environment, run.experiment, gaps]
-    return Read(content, (*run.left_out, *run.problems()), tuple(repr(row) for row in rows))
+    rows = [run.results, run.connectivity, run.formats]
+    content = [*rows, run.evaluations, run.environment, run.experiment, gaps]
+    return Read(content, (*run.left_out, *run.problems()))
 
 
 def of_run(name: str) -> Specimen:
@@ -215,7 +218,18 @@ def cifar(kind: int, name: str) -> Specimen:
     return Specimen(write, read)
 
 
-def idx(*, gzipped: bool) -> Specimen:
+def known(folder: Path, splits: Splits) -> Splits:
+    """Return data as a run reads it that has read it before, when it was whole."""
+    run = RunFolder(folder / "run")
+    if not run.data.exists():
+        run.path.mkdir()
+        write_text(run.config, seal_toml(to_toml(load_experiment(None, ["name=made", "seeds=[1]"]))))
+        keep_fingerprint(run, splits)
+    require_same_data(run, load_experiment(run.config).data, splits)
+    return splits
+
+
+def idx(*, gzipped: bool = False, is_known: bool = False) -> Specimen:
     """Return MNIST, gzipped with right checksums, or plain without any."""
     suffix = ".gz" if gzipped else ""
 
@@ -224,17 +238,19 @@ def idx(*, gzipped: bool) -> Specimen:
 
     def read(path: Path) -> Read:
         md5 = {name: md5_of_whole(path.with_name(f"{name}{suffix}")) or "" for name in MNIST.md5}
-        loaded = load_idx(replace(MNIST, md5=md5), path.parents[1])
-        return Read([describe_images(part) for part in loaded])
+        train, test = load_idx(replace(MNIST, md5=md5), path.parents[1])
+        if is_known:
+            known(path.parents[1], Splits(train, train.select([]), test, Normalization.measure(train.images)))
+        return Read([describe_images(part) for part in (train, test)])
 
-    return Specimen(write, read, has_checksum=gzipped)
+    return Specimen(write, read, is_unknown=not gzipped and not is_known)
 
 
 def describe_images(part: Any) -> Any:
     return describe([part.images, part.labels, part.class_names])
 
 
-def pictures(suffix: str) -> Specimen:
+def pictures(suffix: str, *, is_known: bool = False) -> Specimen:
     def write(folder: Path) -> Path:
         for part in ("train", "test"):
             for name in ("a", "b"):
@@ -247,13 +263,15 @@ def pictures(suffix: str) -> Specimen:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             splits = load_folders(path.parents[2], size=8)
+        if is_known:
+            known(path.parents[2], splits)
         content = [describe_images(splits.train), describe_images(splits.test)]
         return Read(content, tuple(str(warning.message) for warning in said))
 
-    return Specimen(write, read, has_checksum=False)
+    return Specimen(write, read, is_unknown=not is_known)
 
 
-def start_weights(suffix: str) -> Specimen:
+def start_weights(suffix: str, *, is_known: bool = False) -> Specimen:
     def write(folder: Path) -> Path:
         path = folder / f"mine{suffix}"
         if suffix == ".safetensors":
@@ -265,9 +283,13 @@ def start_weights(suffix: str) -> Specimen:
     def read(path: Path) -> Read:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return Read(describe(read_start_weights(path)))
+            weights = read_start_weights(path)
+        if is_known:
+            keep_weights(RunFolder(path.parent), path, checksum(path))
+            require_same_weights(RunFolder(path.parent), path, checksum(path))
+        return Read(describe(weights))
 
-    return Specimen(write, read, has_checksum=False)
+    return Specimen(write, read, is_unknown=not is_known)
 
 
 SPECIMENS = {
@@ -282,6 +304,7 @@ SPECIMENS = {
     "results": of_run("results.jsonl"),
     "connectivity": of_run("connectivity.jsonl"),
     "formats": of_run("formats.jsonl"),
+    "record of lines": of_run("results.lines.json"),
     "evaluation": of_run("seed-1/ensembles/PFGE/evaluation.json"),
     "environment": of_run("environment.json"),
     "config": Specimen(write_config, read_config),
@@ -301,10 +324,15 @@ SPECIMENS = {
     "CIFAR, pickled": cifar(test_cifar.PICKLED, "data_batch_1"),
     "CIFAR, names": cifar(test_cifar.BINARY, "batches.meta.txt"),
     "CIFAR, pickled names": cifar(test_cifar.PICKLED, "batches.meta"),
-    "IDX": idx(gzipped=False),
+    "IDX": idx(),
+    "IDX, known to a run": idx(is_known=True),
     "IDX, gzipped": idx(gzipped=True),
     "PNG": pictures(".png"),
+    "PNG, known to a run": pictures(".png", is_known=True),
     "JPEG": pictures(".jpg"),
+    "JPEG, known to a run": pictures(".jpg", is_known=True),
     "weights, .pth": start_weights(".pth"),
+    "weights, .pth, known to a run": start_weights(".pth", is_known=True),
     "weights, .safetensors": start_weights(".safetensors"),
+    "weights, .safetensors, known to a run": start_weights(".safetensors", is_known=True),
 }

@@ -69,6 +69,7 @@ def outcome(folder: Path) -> dict[str, bytes]:
     """Return the bytes of everything that a finished run is for."""
     files = [
         folder / "results.jsonl",
+        folder / "results.lines.json",
         *folder.glob("seed-*/w0.safetensors"),
         *folder.glob("seed-*/ensembles/*/*"),
         *folder.glob("seed-*/scores/*"),

@@ -15,7 +15,7 @@ class BrokenSealError(ValueError):
 
 def seal(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON object that states the SHA-256 of everything else in it, under its last key."""
-    return {**value, KEY: _digest(value)}
+    return {**value, KEY: content_digest(value)}
 
 
 def is_sealed(value: Mapping[str, Any]) -> bool:
@@ -32,7 +32,7 @@ def unseal(value: Mapping[str, Any]) -> dict[str, Any]:
     content = {key: item for key, item in value.items() if key != KEY}
     # A key that is nearly the right one was damaged: it must not pass for the lack of one.
     nearly = get_close_matches(KEY, content, cutoff=0.8)
-    if nearly or (is_sealed(value) and value[KEY] != _digest(content)):
+    if nearly or (is_sealed(value) and value[KEY] != content_digest(content)):
         raise BrokenSealError(
             f"its content does not have the SHA-256 that it states, so it is damaged or was edited; after an "
             f"edit of your own, remove {KEY}"
@@ -40,6 +40,8 @@ def unseal(value: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _digest(value: Mapping[str, Any]) -> str:
+def content_digest(value: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of everything in a JSON object but the one that it may state."""
     # Of the values, not of the text: spaces and the spelling of a number may change, and mean the same.
-    return hashlib.sha256(json.dumps(dict(value)).encode()).hexdigest()
+    content = {key: item for key, item in value.items() if key != KEY}
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

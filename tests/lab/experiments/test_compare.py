@@ -380,6 +380,7 @@ def test_a_finished_run_keeps_nothing_that_only_an_unfinished_one_needs(finished
         "data.json",
         "environment.json",
         "results.jsonl",
+        "results.lines.json",
         "seed-1",
     ]
     assert sorted(file.name for file in (finished / "seed-1").iterdir()) == [

@@ -85,6 +85,13 @@ def test_what_older_versions_wrote_is_not_covered(folder: Path) -> None:
     assert not states(verify(folder))["damaged"]
 
 
+def test_lines_without_a_record_are_not_covered(folder: Path) -> None:
+    (folder / "results.lines.json").unlink()
+    (found,) = [file for file in verify(folder) if file.state != "whole"]
+    reason = "there is no results.lines.json, so lines that are missing are not noticed"
+    assert found == CheckedFile(folder / "results.jsonl", "not covered", reason)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_ensemble_and_its_files(tmp_path: Path, packed: bool) -> None:
     members = make_members()

@@ -14,7 +14,7 @@ from pfge.lab.data import DataPart
 from pfge.lab.evaluation.evaluate import predict
 from pfge.lab.evaluation.in_chunks import compare_in_chunks
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.result_lines import append_row, require_rows
+from pfge.lab.run.result_lines import append_row, put_in_order, require_rows
 from pfge.lab.run.results import ComparisonRow, FormatRow, expected_rows
 from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
@@ -59,6 +59,7 @@ def measure_formats(
             # Small ensembles first, so that most results exist before the largest ensemble is measured.
             for method, ensemble in sorted(of_seed.items(), key=lambda item: len(item[1])):
                 _measure_ensemble(session, seed, method, ensemble)
+        put_in_order(session.folder.formats, FormatRow, ())
         return require_rows(session.folder.formats, FormatRow, session.task)
 
 

@@ -14,6 +14,7 @@ import torch
 
 from pfge.lab.config.schema import Experiment
 from pfge.lab.config.toml import differences, load_experiment, seal_toml, to_toml
+from pfge.lab.run.line_records import forget_lines, record_of
 from pfge.lab.run.locks import hold_lock, is_locked
 from pfge.lab.run.trust import load_run_config
 from pfge.methods import START, base_of, is_starred
@@ -180,9 +181,14 @@ class RunFolder:
         with hold_lock(self.path / LOCK, message):
             self._describe(experiment)
             remove_leftovers(self.path)
+            for file in self._files_of_lines():
+                forget_lines(file)
             for folder in self._seeds():
                 remove_leftovers(folder, below=True)
             yield
+
+    def _files_of_lines(self) -> list[Path]:
+        return [self.results, self.connectivity, self.formats]
 
     def _seeds(self) -> list[Path]:
         """Return the existing folders of seeds."""
@@ -191,7 +197,8 @@ class RunFolder:
     def _refuse_links(self) -> None:
         """Refuse links in place of files that a run changes or removes: they lead out of its folder."""
         files = [self.path / LOCK, self.config, self.environment, self.data, self.weights, self.units]
-        results = [self.results, self.connectivity, self.formats]
+        lines = self._files_of_lines()
+        results = [*lines, *map(record_of, lines)]
         seeds = self._seeds()
         for path in (*files, *results, *seeds, *(below for seed in seeds for below in seed.rglob("*"))):
             if path.is_symlink():

@@ -9,10 +9,9 @@ from typing import Any, Generic, TypeVar
 
 from filelock import lock_descriptor
 
+from pfge.lab.run.line_records import record_lines, require_recorded, split_lines
 from pfge.lab.run.results import MeasuredRow, ResultRow
 from pfge.lab.run.typed_json import LaterVersionError, ResultError
-from pfge.storage.atomic_files import sync_folder
-from pfge.storage.bounded_files import UnreadableFileError, read_bounded
 from pfge.storage.files import StorageError, write_text
 from pfge.storage.seals import BrokenSealError, is_sealed, seal, unseal
 from pfge.tasks import Task
@@ -32,24 +31,28 @@ def append_row(path: Path, row: ResultRow) -> None:
     """Add one row with the SHA-256 of its content; it is on disk when this returns.
 
     Processes that do so at once wait for each other.
+
+    Raises:
+        StorageError: A line that was written before is missing.
     """
     with path.open("a", encoding="utf-8") as file:
         lock_descriptor(file.fileno())
         _drop_torn_line(path)
+        require_recorded(path)
         file.write(json.dumps(seal(row.to_json()), ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
-    sync_folder(path.parent)  # the file may be new
+        record_lines(path)
 
 
 def read_rows(path: Path, kind: type[Row]) -> ReadLines[Row]:
     """Return the rows of a file in their order, and the reason for each line that is left out.
 
     Lines are left out that are not JSON, that are not as they were written, that lack what a row needs, that
-    repeat an earlier row, or that are of another task than the first.
+    repeat an earlier row, or that are of another task than the first. It is also told if lines are missing.
     """
     rows, left_out = [], []
-    if path.exists() and (torn := _split(path)[-1]):
+    if path.exists() and (torn := split_lines(path)[-1]):
         left_out.append(
             f"the end of {path.name} is left out: its last line, of {len(torn)} bytes, is being written, or "
             "was torn by a kill; the same command writes it again"
@@ -59,6 +62,10 @@ def read_rows(path: Path, kind: type[Row]) -> ReadLines[Row]:
             left_out.append(f"line {number} of {path.name} is left out: {found}")
         else:
             rows.append(found)
+    try:
+        require_recorded(path)
+    except StorageError as error:
+        left_out.append(str(error))
     return ReadLines(rows, left_out)
 
 
@@ -71,42 +78,39 @@ def require_rows(path: Path, kind: type[Row], task: Task | None = None) -> list[
         task: Of all rows that have one; that of the first if None.
 
     Raises:
-        StorageError: A line is not such a row.
+        StorageError: A line is not such a row, or is missing.
     """
     rows = []
     for number, found in _lines(path, kind, task):
         if isinstance(found, str):
             raise StorageError(f"line {number} of {path} cannot be used: {found}")
         rows.append(found)
+    require_recorded(path)
     return rows
 
 
 def put_in_order(path: Path, kind: type[Row], order: Sequence[Hashable]) -> None:
     """Put the rows of a file in the order of these keys, and others behind them; no process may add one.
 
+    All of them are recorded then, also one that a killed process had no time to record.
+
     Raises:
-        StorageError: A line is not such a row.
+        StorageError: A line is not such a row, or is missing.
     """
     keys = [row.key for row in require_rows(path, kind)]
     places = {key: place for place, key in enumerate(order)}
     wanted = sorted(range(len(keys)), key=lambda number: places.get(keys[number], len(places)))
     if wanted != list(range(len(keys))):
-        lines = _split(path)
+        lines = split_lines(path)
         write_text(path, "".join(f"{lines[number].decode()}\n" for number in wanted))
+    if keys:
+        record_lines(path)
 
 
 def unsealed_lines(path: Path) -> list[int]:
     """Return the numbers of the lines of a file that state no SHA-256; all of them must be rows."""
-    lines = _split(path)[:-1]
+    lines = split_lines(path)[:-1]
     return [number for number, line in enumerate(lines, 1) if not is_sealed(json.loads(line))]
-
-
-def _split(path: Path) -> list[bytes]:
-    """Return the lines of a file, and what follows the last line end: it was torn by a crash."""
-    try:
-        return read_bounded(path).split(b"\n")
-    except UnreadableFileError as error:
-        raise StorageError(str(error)) from None
 
 
 def _lines(path: Path, kind: type[Row], task: Task | None = None) -> Iterator[tuple[int, Row | str]]:
@@ -114,7 +118,7 @@ def _lines(path: Path, kind: type[Row], task: Task | None = None) -> Iterator[tu
     if not path.exists():
         return
     first: dict[Hashable, int] = {}
-    for number, line in enumerate(_split(path)[:-1], 1):
+    for number, line in enumerate(split_lines(path)[:-1], 1):
         found = _parse(line, kind)
         if isinstance(found, ResultRow) and first.setdefault(found.key, number) != number:
             yield number, f"it repeats line {first[found.key]}; remove that line"

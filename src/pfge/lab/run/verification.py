@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pfge.lab.config.toml import is_sealed_toml, load_experiment
 from pfge.lab.run.folder import CONFIG, LOCK
+from pfge.lab.run.line_records import record_of as record_of_lines
 from pfge.lab.run.result_lines import read_rows, unsealed_lines
 from pfge.lab.run.results import ComparisonRow, ConnectivityRow, FormatRow, ResultRow
 from pfge.packed.saved_ensemble import SavedEnsemble
@@ -112,8 +113,10 @@ def _check_lines(path: Path) -> str:
         return FOREIGN
     if left_out := read_rows(path, LINES[path.name]).left_out:
         raise StorageError("; ".join(left_out))
-    lines = unsealed_lines(path)
-    return f"{OLDER}: line {', '.join(map(str, lines))}" if lines else ""
+    if lines := unsealed_lines(path):
+        return f"{OLDER}: line {', '.join(map(str, lines))}"
+    record = record_of_lines(path)
+    return "" if record.exists() else f"there is no {record.name}, so lines that are missing are not noticed"
 
 
 def _check_json(path: Path) -> str:
