@@ -11,6 +11,8 @@ from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
+from pfge.metrics.probability_metrics import ProbabilityMetrics
+
 PACKAGE = "pfge"
 SECTIONS = re.compile(r"(Args|Attributes|Example|Examples|Raises|References|Returns|Warns|Yields):$")
 
@@ -51,7 +53,9 @@ def _entry(module_name: str, name: str, value: object) -> list[str]:
         return [f".. py:data:: {name}", "", f"   The same as :py:obj:`{documented}`.", ""]
     if inspect.isclass(value):
         bases = ["   :show-inheritance:"] * (value.__bases__ != (object,))
-        return [f".. autoclass:: {full}", "   :members:", *bases, ""]
+        # What scores inherit is theirs, except what all scores have, which ExampleScores documents.
+        inherited = ["   :inherited-members: ExampleScores"] * issubclass(value, ProbabilityMetrics)
+        return [f".. autoclass:: {full}", "   :members:", *inherited, *bases, ""]
     if inspect.isfunction(value):
         return [f".. autofunction:: {full}", ""]
     return [f".. py:data:: {name}", "", *(f"   {line}" for line in _words_below(name, value)), ""]

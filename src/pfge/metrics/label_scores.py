@@ -7,18 +7,19 @@ from torch import Tensor
 
 from pfge.metrics.checks import SMALLEST
 from pfge.metrics.example_scores import ExampleScores
+from pfge.metrics.probability_metrics import ProbabilityMetrics
 from pfge.metrics.reliability import Reliability, bin_by_confidence
 
 
 @dataclass(frozen=True, eq=False)
-class LabelScores(ExampleScores):
+class LabelScores(ProbabilityMetrics, ExampleScores):
     """How good the prediction of each example's labels is.
 
     Attributes:
         probability: Of each label, [N, L], float64.
         target: 1 where the label applies and 0 elsewhere, [N, L], uint8.
         log_loss: The mean over labels of -log of the probability of the target, [N], float64.
-        brier: The mean over labels of the squared distance to the target, [N], float64.
+        brier: The mean over labels of the squared distance to the target, from 0 to 1, [N], float64.
 
     Example:
         >>> import torch
@@ -34,14 +35,6 @@ class LabelScores(ExampleScores):
     target: Tensor
     log_loss: Tensor
     brier: Tensor
-
-    def negative_log_likelihood(self) -> float:
-        """Return the mean log loss over examples and labels."""
-        return self.log_loss.mean().item()
-
-    def brier_score(self) -> float:
-        """Return the mean Brier score over examples and labels, from 0 to 1."""
-        return self.brier.mean().item()
 
     def macro_f1(self) -> float:
         """Return the mean over labels of F1 = 2 TP / (2 TP + FP + FN), for labels of a probability above 1/2.

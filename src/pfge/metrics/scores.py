@@ -7,11 +7,12 @@ from torch import Tensor
 
 from pfge.metrics.checks import SMALLEST, require_probabilities, require_targets
 from pfge.metrics.example_scores import ExampleScores
+from pfge.metrics.probability_metrics import ProbabilityMetrics
 from pfge.metrics.reliability import Reliability, bin_by_confidence, sort_by_confidence
 
 
 @dataclass(frozen=True, eq=False)
-class Scores(ExampleScores):
+class Scores(ProbabilityMetrics, ExampleScores):
     """How good the prediction of each example's class is; all are float64 [N].
 
     Attributes:
@@ -40,14 +41,6 @@ class Scores(ExampleScores):
     def accuracy(self) -> float:
         """Return the share of right predictions."""
         return self.correct.mean().item()
-
-    def negative_log_likelihood(self) -> float:
-        """Return the mean log loss."""
-        return self.log_loss.mean().item()
-
-    def brier_score(self) -> float:
-        """Return the mean Brier score."""
-        return self.brier.mean().item()
 
     def mean_entropy(self) -> float:
         """Return the mean entropy of the predictions."""
