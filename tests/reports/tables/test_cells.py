@@ -3,7 +3,7 @@
 import pytest
 
 from pfge.reports.statistics import Estimate
-from pfge.reports.tables.cells import Cell, Count, Interval, Missing, Number, Ratio, StandardError, Text
+from pfge.reports.tables.cells import Cell, Count, Interval, Missing, Number, Ratio, Text
 from pfge.tasks import Classification
 
 
@@ -16,7 +16,6 @@ from pfge.tasks import Classification
         (Number(0.5, signed=True), "+0.5000"),
         (Number(-0.5, signed=True), "-0.5000"),
         (Interval(-0.001, 0.02, 3), "-0.001 to +0.020"),
-        (StandardError(0.044, 2), "± 0.04"),
         (Count(1_234_567), "1,234,567"),
         (Count(96, note="4 trainings"), "96 (4 trainings)"),
         (Count(1000, signed=True), "+1,000"),

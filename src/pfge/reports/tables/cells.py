@@ -63,17 +63,6 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class StandardError:
-    """A standard error without its mean."""
-
-    value: float
-    digits: int = 4
-
-    def __str__(self) -> str:
-        return f"± {self.value:.{self.digits}f}"
-
-
-@dataclass(frozen=True)
 class Count:
     """A whole number, as of members or bytes, and a note if there is more to say."""
 
@@ -106,4 +95,4 @@ class Missing:
         return self.why
 
 
-Cell = Text | Number | Interval | StandardError | Count | Ratio | Missing
+Cell = Text | Number | Interval | Count | Ratio | Missing

@@ -3,7 +3,7 @@
 import csv
 import io
 
-from pfge.reports.tables.cells import Cell, Count, Interval, Missing, Number, Ratio, StandardError, Text
+from pfge.reports.tables.cells import Cell, Count, Interval, Missing, Number, Ratio, Text
 from pfge.reports.tables.table import Table
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -39,8 +39,6 @@ def _values(cell: Cell) -> dict[str, str]:
             return {"": f"{value:.{digits}f}", **of_error}
         case Interval(low, high, digits):
             return {"low": f"{low:.{digits}f}", "high": f"{high:.{digits}f}"}
-        case StandardError(value, digits):
-            return {"": f"{value:.{digits}f}"}
         case Count(value, note):
             return {"": str(value), **({"note": note} if note else {})}
         case Ratio(value, digits):
