@@ -42,50 +42,30 @@ SEED = r"seed--?\d+"
 
 
 class RunFolder:
-    """Where one experiment keeps its config, its environment, its results and its ensembles."""
+    """Where one experiment keeps its config, its environment, its results and its ensembles.
+
+    Attributes:
+        path: The folder.
+        config: The file of the experiment.
+        environment: The file that says where and how the run was made.
+        data: The file of the data's fingerprint.
+        weights: The file that says which file of weights (pretrain.weights) w0 was made from.
+        results: The file of results, one per line.
+        connectivity: The file of curves between members, one per line.
+        formats: The file of ensembles in storage formats, one per line.
+        units: The folder of what tells about units of work while the run is not finished.
+    """
 
     def __init__(self, path: Path):
         self.path = path
-
-    @property
-    def results(self) -> Path:
-        """The file of results, one per line."""
-        return self.path / "results.jsonl"
-
-    @property
-    def config(self) -> Path:
-        """The file of the experiment."""
-        return self.path / CONFIG
-
-    @property
-    def data(self) -> Path:
-        """The file of the data's fingerprint."""
-        return self.path / "data.json"
-
-    @property
-    def weights(self) -> Path:
-        """The file that says which file of weights (pretrain.weights) w0 was made from."""
-        return self.path / "weights.json"
-
-    @property
-    def connectivity(self) -> Path:
-        """The file of curves between members, one per line."""
-        return self.path / "connectivity.jsonl"
-
-    @property
-    def formats(self) -> Path:
-        """The file of ensembles in storage formats, one per line."""
-        return self.path / "formats.jsonl"
-
-    @property
-    def units(self) -> Path:
-        """The folder of what tells about units of work while the run is not finished."""
-        return self.path / "units"
-
-    @property
-    def environment(self) -> Path:
-        """The file that says where and how the run was made."""
-        return self.path / ENVIRONMENT
+        self.config = path / CONFIG
+        self.environment = path / ENVIRONMENT
+        self.data = path / "data.json"
+        self.weights = path / "weights.json"
+        self.results = path / "results.jsonl"
+        self.connectivity = path / "connectivity.jsonl"
+        self.formats = path / "formats.jsonl"
+        self.units = path / "units"
 
     @classmethod
     def of_ensemble(cls, path: Path) -> "RunFolder | None":
