@@ -12,7 +12,7 @@ from pfge.lab.session import Session
 from pfge.lab.training.fork import Fork
 from pfge.lab.training.optimizers import make_optimizer
 from pfge.lab.training.pretrain import find_w0
-from pfge.lab.training.resumable import train_resumable
+from pfge.lab.training.resumable import Training, train_resumable
 from pfge.methods import Method, Setting, make_collector
 from pfge.schedules import Schedule
 from pfge.storage.checkpoint import save_checkpoint
@@ -24,6 +24,8 @@ from pfge.weights import Weights, load_weights
 SHARED = "shared.checkpoint"
 MEMBERS = "members"
 PERIODS = "periods"
+STREAM = "ensembling"
+"""Of training batches, which all paths of a seed share."""
 
 
 def train_shared(
@@ -49,18 +51,22 @@ def train_shared(
             if (state := fork.state(trajectory)) and session.engine.is_first:
                 save_checkpoint(folder / fork_file(name), state)
 
-    work = ", ".join(listeners)
-    _train(session, seed, setting.iterations, trajectory, work, SHARED, on_update=note_forks)
+    name = f"seed {seed}: {', '.join(listeners)}"
+    training = Training(name, seed, setting.iterations, folder / SHARED)
+    train_resumable(session, trajectory, session.batches(seed, STREAM), training, note_forks)
     for name, row in rows.items():
         save_collected(session, seed, setting, row, *listeners[name])
 
 
 def train_own(session: Session, seed: int, setting: Setting, method: Method) -> None:
     """Train along a method's own path, after it leaves the shared one, and save its members."""
+    folder = session.folder.of_seed(seed)
     checkpoint, start = f"{method.name.lower()}.checkpoint", fork_file(method.name)
     collector, store = _make_collector(session, seed, setting, method.name, checkpoint, start)
     trajectory = _make_trajectory(session, method.schedule(setting), find_w0(session, seed), [collector])
-    _train(session, seed, setting.iterations, trajectory, method.name, checkpoint, start=start)
+    name = f"seed {seed}: {method.name}"
+    training = Training(name, seed, setting.iterations, folder / checkpoint, folder / start)
+    train_resumable(session, trajectory, session.batches(seed, STREAM), training)
     save_collected(session, seed, setting, method.name, collector, store)
 
 
@@ -69,13 +75,16 @@ def train_period(session: Session, seed: int, setting: Setting, method: Method, 
     name = _period_name(method.name, number)
     checkpoint = f"{name.lower()}.checkpoint"
     _forget_unknown(session, seed, name, checkpoint)
-    path = session.folder.of_seed(seed) / MEMBERS / name
-    store = _make_store(session, seed, path, period_folder(session.folder, seed, method.name, number))
+    folder = session.folder.of_seed(seed)
+    store = _make_store(
+        session, seed, folder / MEMBERS / name, period_folder(session.folder, seed, method.name, number)
+    )
     collector = make_collector(method.name, setting, seed=seed, store=store)
     trajectory = _make_trajectory(session, method.schedule(setting), find_w0(session, seed), [collector])
     trajectory.iteration = (number - 1) * setting.period  # batches and rates are those of its place
-    work = f"{method.name}, period {number}"
-    _train(session, seed, number * setting.period, trajectory, work, checkpoint)
+    work = f"seed {seed}: {method.name}, period {number}"
+    training = Training(work, seed, number * setting.period, folder / checkpoint)
+    train_resumable(session, trajectory, session.batches(seed, STREAM), training)
     session.engine.first_does(lambda: store.save(model=None, task=None, usage=session.usage))
 
 
@@ -116,35 +125,6 @@ def unfinished_work(folder: Path) -> list[Path]:
 
 def _period_name(name: str, number: int) -> str:
     return f"{name}-{number}"
-
-
-def _train(
-    session: Session,
-    seed: int,
-    iterations: int,
-    trajectory: Trajectory,
-    name: str,
-    checkpoint: str,
-    *,
-    start: str | None = None,
-    on_update: Callable[[], None] | None = None,
-) -> None:
-    folder = session.folder.of_seed(seed)
-    train_resumable(
-        trajectory,
-        session.batches(seed, "ensembling"),
-        session.engine,
-        session.task,
-        iterations=iterations,
-        seed=seed,
-        checkpoint=folder / checkpoint,
-        checkpoint_seconds=session.experiment.engine.checkpoint_seconds,
-        reporter=session.reporter,
-        name=f"seed {seed}: {name}",
-        log=session.open_log(f"seed {seed}: {name}"),
-        start=folder / start if start else None,
-        on_update=on_update,
-    )
 
 
 def _make_trajectory(

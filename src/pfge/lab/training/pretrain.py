@@ -13,7 +13,7 @@ from pfge.lab.run.results import StartWeights
 from pfge.lab.session import Session, open_session
 from pfge.lab.training.import_weights import load_start_weights
 from pfge.lab.training.optimizers import make_optimizer
-from pfge.lab.training.resumable import train_resumable
+from pfge.lab.training.resumable import Training, train_resumable
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import StorageError, checksum
 from pfge.storage.recorded_tensors import read_recorded, write_recorded
@@ -129,16 +129,5 @@ def _train(session: Session, seed: int, model: nn.Module, checkpoint: Path, name
     source = session.batches(seed, "pretraining")
     iterations = pretraining_iterations(session, seed)
     optimizer = make_optimizer(model, recipe, rate=recipe.rate)
-    train_resumable(
-        Trajectory(model, optimizer, pretraining_schedule(iterations, recipe.rate), []),
-        source,
-        session.engine,
-        session.task,
-        iterations=iterations,
-        seed=seed,
-        checkpoint=checkpoint,
-        checkpoint_seconds=session.experiment.engine.checkpoint_seconds,
-        reporter=session.reporter,
-        name=name,
-        log=session.open_log(name),
-    )
+    trajectory = Trajectory(model, optimizer, pretraining_schedule(iterations, recipe.rate), [])
+    train_resumable(session, trajectory, source, Training(name, seed, iterations, checkpoint))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -10,30 +11,37 @@ from pfge.finite import find_non_finite
 from pfge.forward import call_model
 from pfge.lab.data import Batch, TrainingSource
 from pfge.lab.data.seeding import derive_seed, seed_torch
-from pfge.lab.engine import Engine
-from pfge.lab.run.loggers import Log
-from pfge.lab.run.progress import Reporter
+from pfge.lab.session import Session
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
-from pfge.tasks import Task
 from pfge.trajectory import Trajectory, follow
 from pfge.weights import view_weights
 
 
+@dataclass(frozen=True)
+class Training:
+    """A piece of training that can be interrupted.
+
+    Attributes:
+        name: What to call it where progress is shown and in the log.
+        seed: Of the random numbers in forward passes, such as dropout's.
+        iterations: Where the path ends.
+        checkpoint: The file.
+        start: A checkpoint to begin from while there is none of this path.
+    """
+
+    name: str
+    seed: int
+    iterations: int
+    checkpoint: Path
+    start: Path | None = None
+
+
 def train_resumable(
+    session: Session,
     trajectory: Trajectory,
     source: TrainingSource,
-    engine: Engine,
-    task: Task,
-    *,
-    iterations: int,
-    seed: int,
-    checkpoint: Path,
-    checkpoint_seconds: float,
-    reporter: Reporter,
-    name: str,
-    start: Path | None = None,
+    training: Training,
     on_update: Callable[[], None] | None = None,
-    log: Log | None = None,
 ) -> None:
     """Train up to an iteration, from the checkpoint if there is one, and leave one at the end.
 
@@ -41,40 +49,35 @@ def train_resumable(
     run that was killed continues bit for bit as if it had not been.
 
     Args:
+        session: The experiment.
         trajectory: The path, at its start.
         source: Batches by iteration.
-        engine: The hardware.
-        task: Has the loss.
-        iterations: Where the path ends.
-        seed: Of the random numbers in forward passes, such as dropout's.
-        checkpoint: The file.
-        checkpoint_seconds: Time between two checkpoints.
-        reporter: Where progress is shown.
-        name: What to call this work there.
-        start: A checkpoint to begin from while there is none of this path.
+        training: Where it ends, and where its checkpoint is.
         on_update: Called after each update, before a checkpoint of it.
-        log: Takes the loss and the rate.
 
     Raises:
         ValueError: The weights are not finite; the checkpoint before stays.
     """
+    engine, checkpoint_seconds = session.engine, session.experiment.engine.checkpoint_seconds
+    name, iterations, checkpoint = training.name, training.iterations, training.checkpoint
     # First, because it may change the type of the weights, and the optimizer's state is loaded in that type.
     model = engine.wrap(trajectory.model, trajectory.optimizer)
-    found = next((file for file in (checkpoint, start) if file and file.exists()), None)
+    found = next((file for file in (checkpoint, training.start) if file and file.exists()), None)
     if found is not None:
         trajectory.load_state_dict(load_checkpoint(found))
     if trajectory.iteration >= iterations:
         return
     if found == checkpoint:
-        reporter.say(f"{name}: continues from iteration {trajectory.iteration:,} of {iterations:,}")
+        session.reporter.say(f"{name}: continues from iteration {trajectory.iteration:,} of {iterations:,}")
+    log = session.open_log(name)
     process = engine.share[0]
     last_saved = time.monotonic()
 
     def loss(_: nn.Module, batch: Batch) -> Tensor:
-        seed_torch(derive_seed(seed, "forward", trajectory.iteration + 1, process))
+        seed_torch(derive_seed(training.seed, "forward", trajectory.iteration + 1, process))
         outputs = call_model(model, batch)
         try:
-            return task.loss(outputs, batch[1])
+            return session.task.loss(outputs, batch[1])
         except IndexError as error:
             raise ValueError(
                 f"targets must be among the classes that the model has outputs for, got targets "
@@ -94,7 +97,7 @@ def train_resumable(
             save_checkpoint(checkpoint, trajectory.state_dict())
         last_saved = time.monotonic()
 
-    with reporter.task(name, iterations) as advance:
+    with session.reporter.task(name, iterations) as advance:
 
         def after(iteration: int, value: Tensor) -> None:
             if on_update is not None:
