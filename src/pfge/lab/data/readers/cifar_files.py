@@ -50,21 +50,32 @@ class Cifar:
 
     Attributes:
         name: What users call it.
-        label_bytes: Bytes before the pixels of a binary record; the last is the class.
-        label_key: Where a pickle keeps the classes.
-        names_key: Where a pickle keeps the class names.
+        layouts: The official forms; the first is the one to download.
+        has_superclasses: Whether each image has a superclass too, before its class.
         names_sha256: Of the class names, a line each without an end; None if others may be there.
         normalization: The statistics of the training images.
-        layouts: The official forms; the first is the one to download.
     """
 
     name: str
-    label_bytes: int
-    label_key: str
-    names_key: str
+    layouts: tuple[CifarLayout, ...]
+    has_superclasses: bool
     names_sha256: str | None
     normalization: Normalization
-    layouts: tuple[CifarLayout, ...]
+
+    @property
+    def label_bytes(self) -> int:
+        """Bytes before the pixels of a binary record; the last is the class."""
+        return 2 if self.has_superclasses else 1
+
+    @property
+    def label_key(self) -> str:
+        """Where a pickle keeps the classes."""
+        return "fine_labels" if self.has_superclasses else "labels"
+
+    @property
+    def names_key(self) -> str:
+        """Where a pickle keeps the class names."""
+        return "fine_label_names" if self.has_superclasses else "label_names"
 
 
 def _batches(suffix: str, md5s: str) -> tuple[tuple[CifarFile, ...], tuple[CifarFile, ...]]:
@@ -86,11 +97,6 @@ _pickled_train, _pickled_test = _batches(
 
 CIFAR10 = Cifar(
     name="cifar10",
-    label_bytes=1,
-    label_key="labels",
-    names_key="label_names",
-    names_sha256="bb3914949cecedee6d1257f7f5fdb8f43fa3b2c8095fd1763161caf1b873fe59",
-    normalization=Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     layouts=(
         CifarLayout(
             folder="cifar-10-batches-bin",
@@ -111,15 +117,13 @@ CIFAR10 = Cifar(
             pickled=True,
         ),
     ),
+    has_superclasses=False,
+    names_sha256="bb3914949cecedee6d1257f7f5fdb8f43fa3b2c8095fd1763161caf1b873fe59",
+    normalization=Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
 )
 
 CIFAR100 = Cifar(
     name="cifar100",
-    label_bytes=2,  # the superclass, then the class
-    label_key="fine_labels",
-    names_key="fine_label_names",
-    names_sha256="fbe8ad23bbaf24969898a386833b49c3aaf6ad1119d43f7b41cdea1b3416d578",
-    normalization=Normalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     layouts=(
         CifarLayout(
             folder="cifar-100-binary",
@@ -140,4 +144,7 @@ CIFAR100 = Cifar(
             pickled=True,
         ),
     ),
+    has_superclasses=True,
+    names_sha256="fbe8ad23bbaf24969898a386833b49c3aaf6ad1119d43f7b41cdea1b3416d578",
+    normalization=Normalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 )
