@@ -153,7 +153,7 @@ class Session:
                     f"{augmented[0]} needs pictures, and data.name = {self.experiment.data.name!r} has none; "
                     "leave it out of ensemble.methods"
                 )
-            dropping = [method.name for method in methods if "dropout" in method.needs]
+            dropping = [method.name for method in methods if method.path == "start"]
             if dropping and not has_dropout(model):
                 raise ConfigError(
                     f"{dropping[0]} needs a model with dropout, and model.name = "

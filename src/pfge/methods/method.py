@@ -26,9 +26,9 @@ class Method:
         source: Where it was published.
         path: Where its weights come from. "shared": its collector only watches, at the rates of
             `Setting.schedule`, so one trajectory serves all such methods. "own": its collector steers, or it
-            has other rates. "trainings": each member has a training of its own. "start": w0 is used
-            otherwise, and nothing is trained or saved. "augmented": so is the one model of another method,
-            `base`, on pictures that are shifted and mirrored.
+            has other rates. "trainings": each member has a training of its own, as w0 has. "start": w0 is
+            used with dropout left on, and nothing is trained or saved. "augmented": nor is it where the one
+            model of another method, `base`, is used on pictures that are shifted and mirrored.
         collector: Returns a new collector for a setting, a seed (for methods that sample) and a store (for
             members that are made one by one). Methods of a shared or own path have one.
         schedule: Returns the learning rate of its path.
@@ -40,7 +40,6 @@ class Method:
         base: The method whose one model it uses.
         starred: Whether its last members, as many as the reference has, have a row of their own (`FGE*`).
         least_cycles: How many cycles an experiment must have at the least.
-        needs: What an experiment must have: "dropout" in the model, "pretraining" of w0 by the run itself.
         default: Whether a comparison has it unless the config says otherwise.
         reference: Whether the others are compared with it. One method is.
         rival: The method that it is said to equal in far less memory.
@@ -67,7 +66,6 @@ class Method:
     base: str = ""
     starred: bool = False
     least_cycles: int = 1
-    needs: tuple[Literal["dropout", "pretraining"], ...] = ()
     default: bool = False
     reference: bool = False
     rival: str = ""

@@ -1,5 +1,6 @@
 """The table of methods. An entry is all that configs, comparisons, tables and figures need of a method."""
 
+from functools import partial
 from pathlib import Path
 
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Star
@@ -19,14 +20,22 @@ def _anneal_periods(setting: Setting) -> Schedule:
     return CosineRestarts(setting.period, setting.low, setting.high)
 
 
+def _average_tails(setting: Setting, period: int, store: Store | str | Path | None) -> Star:
+    return Star(period, tail=setting.tail_of(period), store=store)
+
+
+# Kinds of methods, with what their entries share.
+_shared = partial(Method, path="shared")  # a collector that only watches
+_own = partial(Method, path="own")  # one that steers, or has other rates
+_annealed = partial(_own, schedule=_anneal_periods, members="period")
+
 # Tables and legends have this order. Colors are the palette of Okabe and Ito; yellow is darkened on a light
 # page, and black is white on a dark one.
 _ENTRIES = (
-    Method(
+    _shared(
         "SWA",
         description="One model: the mean of the weights at the end of every cycle.",
         source="Izmailov et al., Averaging Weights Leads to Wider Optima and Better Generalization, UAI 2018",
-        path="shared",
         collector=lambda setting, _seed, _store: SWA(
             setting.cycle, phase=setting.phase, average_start=setting.averages_start
         ),
@@ -36,21 +45,19 @@ _ENTRIES = (
         planned=True,
         style=Style("#c98500", "#e69f00", "up"),
     ),
-    Method(
+    _shared(
         "EMA",
         description="One model: an exponential moving average of the weights.",
         source="Tarvainen and Valpola, Mean Teachers Are Better Role Models, NIPS 2017",
-        path="shared",
         collector=lambda setting, _seed, _store: EMA(setting.ema_decay),
         members="one",
         averages=True,
         style=Style("#3f9bd1", "#56b4e9", "down"),
     ),
-    Method(
+    _shared(
         "FGE",
         description="The weights at the end of every cycle, each as a member.",
         source="Garipov et al., Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs, NeurIPS 2018",
-        path="shared",
         collector=lambda setting, _seed, store: FGE(setting.cycle, phase=setting.phase, store=store),
         members="cycle",
         starred=True,
@@ -61,11 +68,10 @@ _ENTRIES = (
         planned=True,
         style=Style("#0072b2", "#4ea3dd", "square"),
     ),
-    Method(
+    _shared(
         "SWAG",
         description="Samples of a Gaussian that is fitted to the weights at the end of every cycle.",
         source="Maddox et al., A Simple Baseline for Bayesian Uncertainty in Deep Learning, NeurIPS 2019",
-        path="shared",
         collector=lambda setting, seed, _store: SWAG(
             setting.cycle, phase=setting.phase, samples=_points(setting), seed=seed
         ),
@@ -75,11 +81,10 @@ _ENTRIES = (
         for_reference=True,
         style=Style("#00886a", "#1fb892", "diamond"),
     ),
-    Method(
+    _own(
         "PFGE",
         description="SWA once a period; each mean is a member, and the next period starts from it.",
         source="Guo, Jin and Liu, PFGE: Parsimonious Fast Geometric Ensembling of DNNs, ICIC 2023",
-        path="own",
         collector=lambda setting, _seed, store: PFGE(
             setting.cycle,
             setting.period,
@@ -98,40 +103,29 @@ _ENTRIES = (
         planned=True,
         style=Style("#d55e00", "#ff7f2a", "circle", strong=True),
     ),
-    Method(
+    _annealed(
         "Snapshot",
         description="The weights at the end of every period, over which the rate is annealed once.",
         source="Huang et al., Snapshot Ensembles: Train 1, Get M for Free, ICLR 2017",
-        path="own",
         collector=lambda setting, _seed, store: FGE(setting.period, store=store),
-        schedule=_anneal_periods,
-        members="period",
         rates_title="a member each annealing",
         style=Style("#b7588a", "#dd8fbb", "right"),
     ),
-    Method(
+    _annealed(
         "Star",
         description="Every period starts from w0 and is annealed once; the mean of its tail is a member.",
         source="Sadrtdinov et al., To Stay or Not to Stay in the Pre-train Basin, NeurIPS 2023",
-        path="own",
-        collector=lambda setting, _seed, store: Star(
-            setting.period, tail=setting.tail_of(setting.period), store=store
-        ),
-        schedule=_anneal_periods,
-        members="period",
+        collector=lambda setting, _seed, store: _average_tails(setting, setting.period, store),
         periods_are_independent=True,
         averages=True,
         rates_title="a member each annealing, from w0",
         style=Style("#6b4fa0", "#a98fe0", "left"),
     ),
-    Method(
+    _own(
         "Cosine",
         description="One model: the rate is annealed once over all iterations, and the tail is averaged.",
         source="Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, ICLR 2017",
-        path="own",
-        collector=lambda setting, _seed, store: Star(
-            setting.iterations, tail=setting.tail_of(setting.iterations), store=store
-        ),
+        collector=lambda setting, _seed, store: _average_tails(setting, setting.iterations, store),
         schedule=lambda setting: CosineRestarts(setting.iterations, setting.low, setting.high),
         members="one",
         averages=True,
@@ -142,7 +136,6 @@ _ENTRIES = (
         description="w0 with dropout left on at test time; each pass is a member.",
         source="Gal and Ghahramani, Dropout as a Bayesian Approximation, ICML 2016",
         path="start",
-        needs=("dropout",),
         style=Style("#8f8400", "#f0e442", "cross"),
     ),
     Method(
@@ -158,7 +151,6 @@ _ENTRIES = (
         description="Members that are trained independently, each from its own random start.",
         source="Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Estimation, NIPS 2017",
         path="trainings",
-        needs=("pretraining",),
         style=Style("#1f2430", "#f2f4f8", "star"),
     ),
 )

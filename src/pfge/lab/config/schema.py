@@ -322,7 +322,7 @@ class Experiment:
                     f"{method.name} shifts and mirrors pictures as in training, so data.crop_padding must be "
                     "above 0 or data.flip true, got 0 and false; set one, or leave it out of ensemble.methods"
                 )
-            if "pretraining" in method.needs and (self.pretrain.weights or not self.pretrain.epochs):
+            if method.path == "trainings" and (self.pretrain.weights or not self.pretrain.epochs):
                 raise ConfigError(
                     f"{method.name} trains every member from its own start, so pretrain.weights must be "
                     f"empty and pretrain.epochs above 0, got pretrain.weights = {self.pretrain.weights!r}, "
