@@ -43,7 +43,7 @@ class EpochOrder:
         self.per_epoch = count_batches(images, batch_size)
         self._images = images
         self.batch_size = batch_size
-        self._seed = seed
+        self.seed = seed
         self._share = share
         self._epoch = -1
         self._permutation = torch.empty(0, dtype=torch.int64)
@@ -61,7 +61,7 @@ class EpochOrder:
     def permutation(self, epoch: int) -> Tensor:
         """Return the order of all images in an epoch, counted from 0."""
         if epoch != self._epoch:
-            self._permutation = torch.randperm(self._images, generator=generator(self._seed, "order", epoch))
+            self._permutation = torch.randperm(self._images, generator=generator(self.seed, "order", epoch))
             self._epoch = epoch
         return self._permutation
 

@@ -1,15 +1,17 @@
 """Batches for training and evaluation, of data in memory or streamed from disk."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
+from pfge.lab.data.delivery import READ_HERE, Delivery
 from pfge.lab.data.fingerprint import Fingerprint
 from pfge.lab.data.in_memory.augmentation import Augmentation
 from pfge.lab.data.in_memory.batches import EvaluationBatches, TrainingBatches
 from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.ordering import EpochOrder
 
 Batch: TypeAlias = tuple[Any, Tensor]
 """Inputs and targets; inputs are a tensor, or a tuple or a dict of what the model is called with."""
@@ -50,20 +52,20 @@ class Labeled(Protocol):
     def select(self, indices: Tensor | Sequence[int]) -> Self:
         """Return the items at `indices`, in that order."""
 
+    def fingerprint(self) -> Fingerprint:
+        """Return what tells these items apart from others."""
+
 
 class BatchedPart(Labeled, Protocol):
     """Data that makes its own batches: streamed images, tensors, and the items of a Dataset."""
 
-    def fingerprint(self) -> Fingerprint:
-        """Return what tells these items apart from others."""
+    def training_batches(self, normalization: Any, order: EpochOrder, delivery: Delivery) -> TrainingSource:
+        """Return endless batches of the items that each iteration takes."""
 
-    @property
-    def training_batches(self) -> Callable[..., TrainingSource]:
-        """Return shuffled, augmented batches; the arguments are those of the function `training_batches`."""
-
-    @property
-    def evaluation_batches(self) -> Callable[..., EvaluationSource]:
-        """Return batches for evaluation; the arguments are those of the function `evaluation_batches`."""
+    def evaluation_batches(
+        self, normalization: Any, batch_size: int, delivery: Delivery = READ_HERE
+    ) -> EvaluationSource:
+        """Return all items in order."""
 
 
 DataPart: TypeAlias = ImageSet | BatchedPart
@@ -107,15 +109,8 @@ def training_batches(
             share=share,
             channels_last=channels_last,
         )
-    return data.training_batches(
-        normalization,
-        batch_size=batch_size,
-        seed=seed,
-        share=share,
-        workers=workers,
-        device=device,
-        channels_last=channels_last,
-    )
+    order = EpochOrder(len(data), batch_size=batch_size, seed=seed, share=share)
+    return data.training_batches(normalization, order, Delivery(workers, torch.device(device), channels_last))
 
 
 def evaluation_batches(
@@ -132,9 +127,8 @@ def evaluation_batches(
         return EvaluationBatches(
             data.to(device), _required(normalization), batch_size=batch_size, channels_last=channels_last
         )
-    return data.evaluation_batches(
-        normalization, batch_size=batch_size, workers=workers, device=device, channels_last=channels_last
-    )
+    delivery = Delivery(workers, torch.device(device), channels_last)
+    return data.evaluation_batches(normalization, batch_size, delivery)
 
 
 def _required(normalization: Normalization | None) -> Normalization:

@@ -7,7 +7,8 @@ from typing import Never, Self, overload
 import torch
 from torch import Tensor
 
-from pfge.lab.data.fingerprint import Fingerprint
+from pfge.lab.data.delivery import READ_HERE, Delivery
+from pfge.lab.data.derived import Derived
 from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
 from pfge.lab.data.in_memory.inputs import ToInputs, in_memory_order
 from pfge.lab.data.sources import Batch, BatchedPart, DataPart, EvaluationSource
@@ -38,7 +39,7 @@ def corrupted(data: DataPart, name: str, strength: int, seed: int) -> DataPart:
 
 
 @dataclass(frozen=True, eq=False)
-class CorruptedStream:
+class CorruptedStream(Derived):
     """Streamed images that are corrupted when a batch needs them.
 
     Attributes:
@@ -57,46 +58,28 @@ class CorruptedStream:
     positions: Sequence[int]
 
     @property
-    def labels(self) -> Tensor:
-        """The class number of each image, int64 [N]."""
-        return self.images.labels
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The name of each class."""
-        return self.images.class_names
-
-    def __len__(self) -> int:
-        return len(self.images)
+    def origin(self) -> BatchedPart:
+        """The images as they are."""
+        return self.images
 
     def select(self, indices: Tensor | Sequence[int]) -> Self:
         """Return the images at `indices`, in that order."""
         positions = [self.positions[int(index)] for index in indices]
         return replace(self, images=self.images.select(indices), positions=positions)
 
-    def fingerprint(self) -> Fingerprint:
-        """Return that of the images as they are."""
-        return self.images.fingerprint()
-
-    def training_batches(self, *_arguments: object, **_options: object) -> Never:
+    def training_batches(self, *_arguments: object) -> Never:
         """Raise an error: corrupted images are for evaluation only."""
         raise DataError("corrupted images are for evaluation only; train on the data as it is")
 
     def evaluation_batches(
-        self,
-        normalization: Normalization,
-        *,
-        batch_size: int,
-        workers: int = 0,
-        device: torch.device | str = "cpu",
-        channels_last: bool = False,
+        self, normalization: Normalization, batch_size: int, delivery: Delivery = READ_HERE
     ) -> "CorruptedBatches":
         """Return all images in order, corrupted by this process."""
         channels = len(normalization.mean)
         # A stream returns only normalized inputs; with mean 0 and this std they equal the pixels.
         as_pixels = Normalization((0.0,) * channels, (1 / 255,) * channels)
-        pixels = self.images.evaluation_batches(as_pixels, batch_size=batch_size, workers=workers)
-        return CorruptedBatches(self, pixels, normalization, device, channels_last)
+        pixels = self.images.evaluation_batches(as_pixels, batch_size, Delivery(delivery.workers))
+        return CorruptedBatches(self, pixels, normalization, delivery)
 
 
 class CorruptedBatches:
@@ -107,14 +90,12 @@ class CorruptedBatches:
         stream: CorruptedStream,
         pixels: EvaluationSource,
         normalization: Normalization,
-        device: torch.device | str,
-        channels_last: bool,
+        delivery: Delivery,
     ) -> None:
         self._stream = stream
         self._pixels = pixels
         self._normalization = normalization
-        self._device = device
-        self._channels_last = channels_last
+        self._delivery = delivery
 
     def __len__(self) -> int:
         return len(self._pixels)
@@ -126,8 +107,8 @@ class CorruptedBatches:
             done += len(labels)
             whole = pixels.round().to(torch.uint8)
             images = corrupt(whole, stream.name, stream.strength, stream.seed, positions=positions)
-            yield self._to_inputs(images.to(self._device)), labels.to(self._device)
+            yield self._to_inputs(images.to(self._delivery.device)), labels.to(self._delivery.device)
 
     def _to_inputs(self, images: Tensor) -> Tensor:
-        to_inputs = ToInputs(self._normalization, images, channels_last=self._channels_last)
-        return to_inputs(in_memory_order(images, self._channels_last))
+        to_inputs = ToInputs(self._normalization, images, channels_last=self._delivery.channels_last)
+        return to_inputs(in_memory_order(images, self._delivery.channels_last))

@@ -9,6 +9,7 @@ from pfge.lab.data.in_memory.image_set import IMAGENET_NORMALIZATION, DataError,
 from pfge.lab.data.pictures.decoding import center_crop, open_picture
 from pfge.lab.data.pictures.files import find_pictures
 from pfge.lab.data.pictures.streaming import StreamedPictures, StreamedTraining
+from pfge.lab.data.sources import training_batches
 from tests.lab.data.made import write_pictures
 
 
@@ -21,7 +22,7 @@ def pictures(tmp_path: Path) -> StreamedPictures:
 
 def training(pictures: StreamedPictures, **changes: object) -> StreamedTraining:
     options: dict[str, object] = {"batch_size": 4, "seed": 3} | changes
-    return pictures.training_batches(IMAGENET_NORMALIZATION, **options)  # type: ignore[arg-type]
+    return training_batches(pictures, IMAGENET_NORMALIZATION, **options)  # type: ignore
 
 
 def test_a_batch_is_the_same_whether_workers_or_this_process_read_it(pictures: StreamedPictures):

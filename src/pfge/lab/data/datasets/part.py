@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from pfge.lab.data.datasets.reader import BatchKey, Collate, ItemBatches, Items, read_batches
+from pfge.lab.data.delivery import READ_HERE, Delivery
 from pfge.lab.data.fingerprint import Fingerprint, digest
 from pfge.lab.data.in_memory.image_set import DataError
 from pfge.lab.data.ordering import EpochOrder
@@ -65,7 +66,8 @@ class DatasetPart:
     @cached_property
     def labels(self) -> Tensor:
         """The target of each item, which are read once for this."""
-        found = [targets for _, targets in self.evaluation_batches(None, batch_size=_READ_AT_ONCE)]
+        batches = self.evaluation_batches(None, _READ_AT_ONCE, Delivery(self.workers))
+        found = [targets for _, targets in batches]
         if len({targets.shape[1:] for targets in found}) > 1:
             shapes = sorted({str(list(targets.shape[1:])) for targets in found})
             raise DataError(
@@ -104,34 +106,16 @@ class DatasetPart:
         )
 
     def training_batches(
-        self,
-        _normalization: None,
-        *,
-        batch_size: int,
-        seed: int,
-        share: tuple[int, int] = (0, 1),
-        workers: int = 0,
-        device: torch.device | str = "cpu",
-        channels_last: bool = False,
+        self, _normalization: None, order: EpochOrder, delivery: Delivery
     ) -> "DatasetTraining":
         """Return endless shuffled batches."""
-        order = EpochOrder(len(self), batch_size=batch_size, seed=seed, share=share)
-        return DatasetTraining(self, order, seed, workers, torch.device(device), channels_last)
+        return DatasetTraining(self, order, delivery)
 
     def evaluation_batches(
-        self,
-        _normalization: None,
-        *,
-        batch_size: int,
-        workers: int | None = None,
-        device: torch.device | str = "cpu",
-        channels_last: bool = False,
+        self, _normalization: None, batch_size: int, delivery: Delivery = READ_HERE
     ) -> "DatasetEvaluation":
         """Return all items in order; what they draw at random is the same in every pass."""
-        if batch_size < 1:
-            raise DataError(f"batch_size must be at least 1, got {batch_size}")
-        read_by = self.workers if workers is None else workers
-        return DatasetEvaluation(self, batch_size, read_by, torch.device(device), channels_last)
+        return DatasetEvaluation(self, batch_size, delivery)
 
     def batches(self, seed: int) -> ItemBatches:
         """Return batches by key."""
@@ -139,30 +123,20 @@ class DatasetPart:
 
     def _some_items(self) -> list[Batch]:
         places = sorted({0, len(self) // 2, len(self) - 1}) if len(self) else []
-        return list(self.select(places).evaluation_batches(None, batch_size=1, workers=0))
+        return list(self.select(places).evaluation_batches(None, batch_size=1))
 
     def _first(self) -> Batch:
-        return next(iter(self.select([0]).evaluation_batches(None, batch_size=1, workers=0)))
+        return next(iter(self.select([0]).evaluation_batches(None, batch_size=1)))
 
 
 class DatasetTraining:
     """Endless training batches; each is a pure function of the seed and the iteration."""
 
-    def __init__(
-        self,
-        part: DatasetPart,
-        order: EpochOrder,
-        seed: int,
-        workers: int,
-        device: torch.device,
-        channels_last: bool,
-    ) -> None:
+    def __init__(self, part: DatasetPart, order: EpochOrder, delivery: Delivery) -> None:
         self._indices = part.indices
-        self._batches = part.batches(seed)
+        self._batches = part.batches(order.seed)
         self._order = order
-        self._workers = workers
-        self._device = device
-        self._channels_last = channels_last
+        self._delivery = delivery
 
     @property
     def per_epoch(self) -> int:
@@ -172,7 +146,7 @@ class DatasetTraining:
     def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[Batch]:
         """Yield the batches of the iterations after `iteration`, or every n-th of them, without end."""
         keys = map(self._key, count(iteration + 1, every))
-        return read_batches(self._batches, keys, self._workers, self._device, self._channels_last)
+        return read_batches(self._batches, keys, self._delivery)
 
     def _key(self, iteration: int) -> BatchKey:
         epoch = (iteration - 1) // self.per_epoch
@@ -182,15 +156,13 @@ class DatasetTraining:
 class DatasetEvaluation:
     """All items in their own order; can be iterated repeatedly."""
 
-    def __init__(
-        self, part: DatasetPart, batch_size: int, workers: int, device: torch.device, channels_last: bool
-    ) -> None:
+    def __init__(self, part: DatasetPart, batch_size: int, delivery: Delivery) -> None:
+        if batch_size < 1:
+            raise DataError(f"batch_size must be at least 1, got {batch_size}")
         self._indices = part.indices
         self._batches = part.batches(seed=0)
         self._starts = range(0, len(part), batch_size)
-        self._workers = workers
-        self._device = device
-        self._channels_last = channels_last
+        self._delivery = delivery
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -200,4 +172,4 @@ class DatasetEvaluation:
             BatchKey(number, 0, tuple(self._indices[start : start + self._starts.step].tolist()))
             for number, start in enumerate(self._starts)
         )
-        return read_batches(self._batches, keys, self._workers, self._device, self._channels_last)
+        return read_batches(self._batches, keys, self._delivery)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from pfge.lab.data.datasets.random_state import globals_kept, seed_globals
+from pfge.lab.data.delivery import Delivery
 from pfge.lab.data.in_memory.image_set import DataError
 from pfge.lab.data.in_memory.tensor_set import require_known_classes
 from pfge.lab.data.seeding import derive_seed
@@ -149,24 +150,22 @@ class ItemBatches(Dataset[Any]):
         return inputs, targets
 
 
-def read_batches(
-    batches: ItemBatches, keys: Iterable[BatchKey], workers: int, device: torch.device, channels_last: bool
-) -> Iterator[Batch]:
+def read_batches(batches: ItemBatches, keys: Iterable[BatchKey], delivery: Delivery) -> Iterator[Batch]:
     """Yield batches on a device, which the workers read ahead; without workers this process reads.
 
     Raises:
         DataError: An item or a batch is not what it must be.
     """
-    if workers == 0:
+    if delivery.workers == 0:
         read: Iterable[Any] = map(batches.__getitem__, keys)
     else:
         read = DataLoader(
             batches,
             sampler=keys,
             batch_size=None,
-            num_workers=workers,
+            num_workers=delivery.workers,
             collate_fn=_unchanged,
-            pin_memory=device.type == "cuda",
+            pin_memory=delivery.device.type == "cuda",
             # A loader draws a number for its workers; without this it would take it from the global stream.
             generator=torch.Generator(),
         )
@@ -174,23 +173,23 @@ def read_batches(
         if isinstance(batch, _Failure):
             raise DataError(batch.message)
         inputs, targets = batch
-        yield _move(inputs, device, channels_last), targets.to(device, non_blocking=True)
+        yield _move(inputs, delivery), targets.to(delivery.device, non_blocking=True)
 
 
 def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def _move(inputs: Any, device: torch.device, channels_last: bool) -> Any:
+def _move(inputs: Any, delivery: Delivery) -> Any:
     match inputs:
         case Tensor():
-            moved = inputs.to(device, non_blocking=True)
-            is_image = channels_last and moved.ndim == 4 and moved.is_floating_point()
+            moved = inputs.to(delivery.device, non_blocking=True)
+            is_image = delivery.channels_last and moved.ndim == 4 and moved.is_floating_point()
             return moved.contiguous(memory_format=torch.channels_last) if is_image else moved
         case Mapping():
-            return {name: _move(value, device, channels_last) for name, value in inputs.items()}
+            return {name: _move(value, delivery) for name, value in inputs.items()}
         case tuple() | list():
-            return tuple(_move(value, device, channels_last) for value in inputs)
+            return tuple(_move(value, delivery) for value in inputs)
     return inputs
 
 

@@ -7,6 +7,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from pfge.lab.data.delivery import READ_HERE, Delivery
 from pfge.lab.data.fingerprint import Fingerprint, digest
 from pfge.lab.data.in_memory.image_set import DataError
 from pfge.lab.data.ordering import EpochOrder
@@ -57,29 +58,16 @@ class TensorSet:
         return Fingerprint("examples", len(self), targets, digest(self.inputs))
 
     def training_batches(
-        self,
-        _normalization: None,
-        *,
-        batch_size: int,
-        seed: int,
-        share: tuple[int, int] = (0, 1),
-        device: torch.device | str = "cpu",
-        **_of_pictures: object,
+        self, _normalization: None, order: EpochOrder, delivery: Delivery
     ) -> "TensorTraining":
         """Return endless shuffled batches."""
-        order = EpochOrder(len(self), batch_size=batch_size, seed=seed, share=share)
-        return TensorTraining(self.to(device), order)
+        return TensorTraining(self.to(delivery.device), order)
 
     def evaluation_batches(
-        self,
-        _normalization: None,
-        *,
-        batch_size: int,
-        device: torch.device | str = "cpu",
-        **_of_pictures: object,
+        self, _normalization: None, batch_size: int, delivery: Delivery = READ_HERE
     ) -> "TensorEvaluation":
         """Return all examples in order."""
-        return TensorEvaluation(self.to(device), batch_size)
+        return TensorEvaluation(self.to(delivery.device), batch_size)
 
 
 class TensorTraining:

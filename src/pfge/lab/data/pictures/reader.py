@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from pfge.lab.data.delivery import Delivery
 from pfge.lab.data.in_memory.image_set import DataError, DataWarning, Normalization
 from pfge.lab.data.in_memory.inputs import ToInputs
 from pfge.lab.data.pictures.decoding import center_crop, open_picture, random_resized_crop
@@ -65,26 +66,15 @@ class PictureReader:
     Args:
         pictures: What to read.
         normalization: Turns pixels into inputs.
-        workers: Processes that read; with 0 this one does.
-        device: Where the batches are to be.
-        channels_last: Whether the batches have the channels-last memory format.
+        delivery: How the batches reach the model.
     """
 
-    def __init__(
-        self,
-        pictures: PicturesByKey,
-        normalization: Normalization,
-        workers: int,
-        device: torch.device | str,
-        channels_last: bool,
-    ) -> None:
+    def __init__(self, pictures: PicturesByKey, normalization: Normalization, delivery: Delivery) -> None:
         self.corrupt: dict[str, None] = {}
         self._pictures = pictures
-        self._workers = workers
-        self._device = torch.device(device)
-        self._channels_last = channels_last
-        example = torch.empty(0, 3, pictures.size, pictures.size, device=self._device)
-        self._to_inputs = ToInputs(normalization, example, channels_last=channels_last)
+        self._delivery = delivery
+        example = torch.empty(0, 3, pictures.size, pictures.size, device=delivery.device)
+        self._to_inputs = ToInputs(normalization, example, channels_last=delivery.channels_last)
 
     def read_here(self, keys: list[Key]) -> Batch:
         """Return one batch, read by this process."""
@@ -95,9 +85,9 @@ class PictureReader:
         loader = DataLoader(
             self._pictures,
             batch_sampler=batches,
-            num_workers=self._workers,
+            num_workers=self._delivery.workers,
             collate_fn=_collate,
-            pin_memory=self._device.type == "cuda",
+            pin_memory=self._delivery.device.type == "cuda",
             # A loader draws a number for its workers; without this it would take it from the global stream.
             generator=torch.Generator(),
         )
@@ -107,9 +97,9 @@ class PictureReader:
         pixels, labels, corrupt = batch
         for names in corrupt:
             self._count(names)
-        pixels = pixels.to(self._device, non_blocking=True)
-        inputs = self._to_inputs(pixels if self._channels_last else pixels.permute(0, 3, 1, 2))
-        return inputs, labels.to(self._device, non_blocking=True)
+        pixels = pixels.to(self._delivery.device, non_blocking=True)
+        inputs = self._to_inputs(pixels if self._delivery.channels_last else pixels.permute(0, 3, 1, 2))
+        return inputs, labels.to(self._delivery.device, non_blocking=True)
 
     def _count(self, corrupt: list[str]) -> None:
         if len(corrupt) == _UNREADABLE_IN_A_ROW:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-import torch
 from torch import Tensor
 
-from pfge.lab.data.fingerprint import Fingerprint
+from pfge.lab.data.delivery import READ_HERE, Delivery
+from pfge.lab.data.derived import Derived
 from pfge.lab.data.in_memory.image_set import DataError, Normalization
 from pfge.lab.data.ordering import EpochOrder
 from pfge.lab.data.pictures.files import PictureFiles
@@ -16,7 +16,7 @@ from pfge.lab.data.sources import Batch
 
 
 @dataclass(frozen=True, eq=False)
-class StreamedPictures:
+class StreamedPictures(Derived):
     """Picture files that are decoded only when a batch needs them.
 
     Attributes:
@@ -28,58 +28,27 @@ class StreamedPictures:
     size: int = 224
 
     @property
-    def labels(self) -> Tensor:
-        """The class number of each picture, int64 [N]."""
-        return self.files.labels
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The name of each class."""
-        return self.files.class_names
-
-    def __len__(self) -> int:
-        return len(self.files)
+    def origin(self) -> PictureFiles:
+        """The files."""
+        return self.files
 
     def select(self, indices: Tensor | Sequence[int]) -> "StreamedPictures":
         """Return the pictures at `indices`, in that order."""
         return replace(self, files=self.files.select(indices))
 
-    def fingerprint(self) -> Fingerprint:
-        """Return what tells these pictures apart from others."""
-        return self.files.fingerprint()
-
     def training_batches(
-        self,
-        normalization: Normalization,
-        *,
-        batch_size: int,
-        seed: int,
-        share: tuple[int, int] = (0, 1),
-        workers: int = 0,
-        device: torch.device | str = "cpu",
-        channels_last: bool = False,
+        self, normalization: Normalization, order: EpochOrder, delivery: Delivery
     ) -> "StreamedTraining":
         """Return endless shuffled batches of random resized crops, half of them mirrored."""
-        order = EpochOrder(len(self), batch_size=batch_size, seed=seed, share=share)
-        reader = PictureReader(
-            PicturesByKey(self.files, self.size, seed), normalization, workers, device, channels_last
-        )
-        return StreamedTraining(order, reader)
+        pictures = PicturesByKey(self.files, self.size, order.seed)
+        return StreamedTraining(order, PictureReader(pictures, normalization, delivery))
 
     def evaluation_batches(
-        self,
-        normalization: Normalization,
-        *,
-        batch_size: int,
-        workers: int = 0,
-        device: torch.device | str = "cpu",
-        channels_last: bool = False,
+        self, normalization: Normalization, batch_size: int, delivery: Delivery = READ_HERE
     ) -> "StreamedEvaluation":
         """Return all pictures in order, resized and cropped to their center."""
-        reader = PictureReader(
-            PicturesByKey(self.files, self.size, None), normalization, workers, device, channels_last
-        )
-        return StreamedEvaluation(len(self), batch_size, reader)
+        pictures = PicturesByKey(self.files, self.size, None)
+        return StreamedEvaluation(len(self), batch_size, PictureReader(pictures, normalization, delivery))
 
 
 class StreamedTraining:
