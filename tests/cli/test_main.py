@@ -321,7 +321,7 @@ def test_an_interrupt_says_how_to_go_on(capsys: Captured, monkeypatch: pytest.Mo
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pfge.lab.experiments.compare.find_w0", interrupt)
+    monkeypatch.setattr("pfge.lab.experiments.comparison_units.find_w0", interrupt)
     assert main(compare("--out", "out")) == 130
     printed = capsys.readouterr().err
     assert printed == "pfge: stopped; the same command continues from the last checkpoint\n"

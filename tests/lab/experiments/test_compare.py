@@ -446,7 +446,7 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
         ),
         ("pfge.lab.training.resumable.save_checkpoint", lambda *call: call[1]["iteration"] == LENGTH),
         ("pfge.storage.recorded_tensors.write_tensors", lambda *call: call[0].name == "w0.safetensors"),
-        ("pfge.lab.experiments.compare._tidy", lambda *_: True),
+        ("pfge.lab.experiments.comparison_units._tidy", lambda *_: True),
     ],
     ids=[
         "row of FGE",

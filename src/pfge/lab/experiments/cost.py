@@ -10,7 +10,7 @@ from statistics import median
 from pfge.forward import call_model
 from pfge.lab.config.schema import Experiment
 from pfge.lab.engine import Engine
-from pfge.lab.experiments.compare import comparison_units
+from pfge.lab.experiments.comparison_units import comparison_units
 from pfge.lab.launch.simulation import SimulatedUnit, simulate
 from pfge.lab.launch.unit import Unit, units_to_run
 from pfge.lab.launch.worker import iterations_per_epoch

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pfge.lab.config.schema import Experiment
-from pfge.lab.experiments.compare import comparison_units
+from pfge.lab.experiments.comparison_units import comparison_units
 from pfge.lab.launch.unit import Unit
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
