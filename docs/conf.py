@@ -43,7 +43,8 @@ napoleon_numpy_docstring = False
 napoleon_use_admonition_for_references = False
 
 CARDS = [f"methods/{name}" for name in METHODS]
-WITH_WIDE_TABLES = ["all-methods", "choose", "results", "scale", "trainers", "verdicts", *CARDS]
+WIDE_PAGES = ["all-methods", "choose", "compression", "results", "scale", "trainers", "verdicts"]
+WITH_WIDE_TABLES = [*WIDE_PAGES, *CARDS]
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "header_links_before_dropdown": 5,

@@ -1,9 +1,8 @@
-"""Draw docs/memory.svg, the README's picture, from the table of storage formats in docs/results.md.
+"""Draw docs/memory.svg, the README's picture, from the storage formats of a run in docs/recorded.
 
-Run it with `python docs/draw_memory.py` after the table has changed.
+Run it with `python docs/draw_memory.py` after the run has been recorded again.
 """
 
-import re
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +10,13 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from site_extension.recorded import recorded_run
 
 from pfge.methods import styles
+from pfge.reports.statistics import summarize_formats
 
 DOCS = Path(__file__).parent
+RUN, DATA = "demo", "MNIST-1D"
 SHOWN = {
     "w0": ("int8 base", "the trained model"),
     "SWA": ("int8 base", "SWA, 1 model"),
@@ -38,13 +40,14 @@ class Point(NamedTuple):
     nll: float
 
 
-def read_points(text: str) -> dict[tuple[str, str], Point]:
-    """Return the rows of the table that are not cascades, by method and storage format."""
-    number = r"([\d.]+)"
-    row = rf"^\| (\S+) \| ([^|]+?) \|  \| [\d,]+ \| {number}x \| \d+ \| {number} \| {number} \|"
+def read_points(name: str = RUN) -> dict[tuple[str, str], Point]:
+    """Return what is not a cascade, over the seeds of the run, by method and storage format."""
     return {
-        (method, stored): Point(float(memory), float(accuracy), float(nll))
-        for method, stored, memory, accuracy, nll in re.findall(row, text, re.MULTILINE)
+        (row.method, row.format): Point(
+            row.relative_bytes, 100 * row.metrics["accuracy"].mean, row.metrics["nll"].mean
+        )
+        for row in summarize_formats(recorded_run(name).formats)
+        if not row.cascade
     }
 
 
@@ -52,7 +55,7 @@ def read_points(text: str) -> dict[tuple[str, str], Point]:
 def draw(points: dict[tuple[str, str], Point]) -> Figure:
     """Return accuracy and NLL against memory, with an arrow from float32 to the compressed format."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    figure.suptitle("CIFAR-10, ResNet-20: filled = float32, hollow = compressed by pfge", fontsize=10)
+    figure.suptitle(f"{DATA}: filled = float32, hollow = compressed by pfge", fontsize=10)
     quantities = (("accuracy", "test accuracy, % (higher is better)"), ("nll", "test NLL (lower is better)"))
     for place, (quantity, title) in enumerate(quantities, 1):
         axes = figure.add_subplot(1, len(quantities), place)
@@ -74,7 +77,9 @@ def _draw_panel(axes: Axes, points: dict[tuple[str, str], Point], quantity: str)
         axes.plot(*start, "o", color=style.light, markersize=9)
         axes.plot(*end, "o", color=style.light, markersize=9, markerfacecolor="white")
         middle = ((start[0] * end[0]) ** 0.5, (start[1] + end[1]) / 2)
-        offset = (0, -17) if method == "PFGE" else (0, 10)  # below, clear of SWA's label
+        others = [getattr(points[other, "float32"], quantity) for other in SHOWN if other != method]
+        nearest = min(others, key=lambda value: abs(value - start[1]))
+        offset = (0, -17) if nearest > start[1] else (0, 10)  # away from the nearest label
         axes.annotate(
             label,
             middle,
@@ -84,7 +89,7 @@ def _draw_panel(axes: Axes, points: dict[tuple[str, str], Point], quantity: str)
             color=style.light,
             fontsize=9,
         )
-    axes.margins(y=0.15)
+    axes.margins(y=0.2)
     axes.set_xticks([0.25, 0.5, 1, 2, 4, 10, 20], ["¼", "½", "1", "2", "4", "10", "20"])
     axes.minorticks_off()
     axes.set_xlabel("memory of the weights, in float32 models")
@@ -99,5 +104,4 @@ def to_svg(figure: Figure) -> str:
 
 
 if __name__ == "__main__":
-    points_shown = read_points((DOCS / "results.md").read_text())
-    (DOCS / "memory.svg").write_text(to_svg(draw(points_shown)))
+    (DOCS / "memory.svg").write_text(to_svg(draw(read_points())))

@@ -1,3 +1,6 @@
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
@@ -9,6 +12,7 @@ from tests.tasks.fractions import Fractions
 # Fixed examples and no deadline: a slow or busy machine must not decide whether a test passes.
 settings.register_profile("pfge", deadline=None, derandomize=True)
 settings.load_profile("pfge")
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))  # what builds and checks the site
 torch.set_num_threads(1)  # the suite itself runs on every core
 
 

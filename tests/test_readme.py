@@ -146,22 +146,6 @@ def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) < 120
 
 
-def test_the_picture_of_the_readme_shows_the_results() -> None:
-    script = runpy.run_path(str(DOCS / "draw_memory.py"))
-    points = script["read_points"]((DOCS / "results.md").read_text())
-    assert points["PFGE", "float32"] == (4, 91.52, 0.3209)
-    assert points["PFGE", "int8 base + 3 bits"] == (0.671, 91.52, 0.3211)
-    drawn = script["to_svg"](script["draw"](points))
-    assert _numbers_and_words(drawn) == _numbers_and_words((DOCS / "memory.svg").read_text())
-
-
-def _numbers_and_words(svg: str) -> list[str | float]:
-    """Return what a picture shows: its texts, and its coordinates rounded, as fonts may differ a little."""
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
-    places = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', svg)
-    return [*texts, *(round(float(number) / 5) for place in places for number in place)]
-
-
 def test_the_example_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with torch.random.fork_rng():
         runpy.run_path(str(ROOT / "examples" / "own_loop.py"), run_name="__main__")
