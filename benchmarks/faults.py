@@ -37,7 +37,7 @@ LONG = {
     strikes.TERMINATE: 0.1,
     strikes.LITTLE_MEMORY: 12,
 }
-LAST = {strikes.SECOND_KILL: 3.0}
+LAST = {strikes.SECOND_KILL: 2.0}
 """What is tried last, for its number."""
 QUICK = {**dict.fromkeys(strikes.ACTIONS, 0.02), strikes.LITTLE_MEMORY: 2}
 BAD = (mutations.DIFFERENT, mutations.TRACEBACK, mutations.HANG, mutations.OUT_OF_MEMORY)
