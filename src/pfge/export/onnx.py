@@ -1,22 +1,21 @@
 """An ensemble as an ONNX file, for ONNX Runtime and others."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
 
 from pfge.ensemble import Ensemble
 from pfge.export.ensemble_graph import Form
 from pfge.export.example_inputs import Axes, ExampleInputs, double
+from pfge.export.onnx_runtime import Answer, measure_forms, open_in_runtime, possible
 from pfge.export.verified_file import Exported, ExportError, exporting, make_program, write_checked
+from pfge.export.zero_biases import remove_zero_biases
 from pfge.packed import PackedMembers
 from pfge.tasks import Classification, MultiLabel, Regression
 from pfge.tasks.manifest import task_to_manifest
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 LARGEST = 2**31 - 1
 FORMS: tuple[Form, ...] = ("loop", "side by side")
-ROUNDS = 5
 
 
 def export_onnx(
@@ -58,12 +56,13 @@ def export_onnx(
         form: "loop" for one model in the graph, through which members pass one after another, each unpacked
             when its turn comes; "side by side" for one model for each member, all of them unpacked when the
             file is opened. "fastest" makes both, measures them on the example, twice as large, and keeps the
-            faster one. A loop takes little memory, and ONNX Runtime is slow at loops around small models.
+            faster one, or the one that ONNX Runtime can run. A loop takes little memory, and ONNX Runtime is
+            slow at loops around small models.
         memory: The most bytes that weights may take in memory; a form that takes more is not considered.
 
     Raises:
-        ExportError: No form fits the memory, the model cannot be expressed, or the file answers otherwise
-            than the ensemble; nothing is written.
+        ExportError: No form fits the memory, the model cannot be expressed, ONNX Runtime cannot run it or is
+            too old for it, or the file answers otherwise than the ensemble; nothing is written.
     """
     _require_packages()
     if ensemble.nbytes > LARGEST:
@@ -85,10 +84,11 @@ def export_onnx(
             f"weights in memory must take at most {memory:,} bytes, got {resident[least]:,} of the form "
             f"{least!r}; allow more, compress the ensemble or leave members out"
         )
-    made = {one: _make(ensemble, inputs, one) for one in fitting}
+    made = possible(fitting, lambda one: _make(ensemble, inputs, one))
     seconds = _measure(made, inputs.map(double)) if len(made) > 1 else {}
-    chosen = min(fitting, key=lambda one: seconds.get(one, 0.0))
-    exported = write_checked(ensemble, inputs, Path(path), lambda file: made[chosen].save(file), _read)
+    chosen = min(seconds or made, key=lambda one: seconds.get(one, 0.0))
+    path = Path(path)
+    exported = write_checked(ensemble, inputs, path, lambda file: made[chosen].save(file), open_in_runtime)
     return replace(exported, form=chosen, seconds=seconds, resident=resident)
 
 
@@ -121,6 +121,7 @@ def _make(ensemble: Ensemble, inputs: ExampleInputs, form: Form) -> "ONNXProgram
         )
     if made is None:
         raise ExportError("the model cannot be written as ONNX: torch.onnx.export returned nothing")
+    remove_zero_biases(made.model)
     for graph in made.model.graphs():
         for node in graph:
             node.metadata_props.clear()  # where in the source each came from, larger than the weights
@@ -131,21 +132,17 @@ def _make(ensemble: Ensemble, inputs: ExampleInputs, form: Form) -> "ONNXProgram
 
 
 def _measure(made: "Mapping[Form, ONNXProgram]", inputs: ExampleInputs) -> dict[Form, float]:
-    """Return the least seconds of each form; they take turns, so that a change of speed affects both."""
+    """Return the seconds of each form that ONNX Runtime can run."""
     with TemporaryDirectory() as folder:
-        answers = {}
-        for form, program in made.items():
+
+        def opened(form: Form) -> Answer:
             file = Path(folder) / f"{form}.onnx"
-            program.save(file)
-            answers[form] = _read(file)
-        seconds: dict[Form, float] = dict.fromkeys(answers, inf)
-        for turn in range(ROUNDS + 1):
-            for form, answer in answers.items():
-                start = perf_counter()
-                answer(inputs)
-                if turn:  # the first one warms up
-                    seconds[form] = min(seconds[form], perf_counter() - start)
-    return seconds
+            made[form].save(file)
+            answer = open_in_runtime(file)
+            answer(inputs)  # warms up
+            return answer
+
+        return measure_forms(possible(made, opened), inputs)
 
 
 def _require_names(ensemble: Ensemble, example: ExampleInputs, classes: Sequence[str]) -> None:
@@ -161,18 +158,3 @@ def _require_packages() -> None:
     for package in ("onnx", "onnxruntime", "onnxscript"):
         if find_spec(package) is None:
             raise ExportError(f'ONNX files need {package}; install it with pip install "pfge[export]"')
-
-
-def _read(file: Path) -> Callable[[ExampleInputs], Tensor]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors; it warns of its own clean-up
-    with exporting("ONNX that ONNX Runtime can read"):
-        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-
-    def answer(inputs: ExampleInputs) -> Tensor:
-        fed = {name: tensor.numpy() for name, tensor in inputs.named().items()}
-        return torch.from_numpy(session.run(None, fed)[0])
-
-    return answer
