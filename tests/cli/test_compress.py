@@ -108,6 +108,7 @@ def test_a_budget_that_nobody_can_meet_is_one_line(folder: Path, capsys: Capture
         (["--delta-bits", "2", "--budget", "1kB"], "--delta-bits and --budget"),
         (["--delta-bits", "2", "--max-nll-increase", "0.1"], "--delta-bits and --max-nll-increase"),
         (["--budget", "1kB", "--max-kl", "0.1"], "--budget and --max-kl"),
+        (["--files"], "--files says what --budget counts, which is missing"),
     ],
 )
 def test_two_targets_are_refused(folder: Path, capsys: Captured, options: list[str], named: str) -> None:

@@ -86,6 +86,20 @@ def test_a_budget_is_kept(ensemble: Ensemble) -> None:
         assert budget - 8 * 3 < found.nbytes <= budget
 
 
+def test_a_budget_of_files_is_kept_and_used(tmp_path: Path) -> None:
+    noise = torch.randn(4, 40, 64, generator=torch.Generator().manual_seed(0))
+    members = [{"weight": 1 + 0.05 * one} for one in noise]
+    ensemble = Ensemble(members, lambda: torch.nn.Linear(64, 40, bias=False))
+    found = compress(ensemble, Budget(6000, files=True))
+    found.save(tmp_path)
+    files = sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert 5700 < files <= 6000
+    with pytest.raises(
+        ValueError, match=r"budget must be at least \d+ bytes, which the fewest bits of every"
+    ):
+        compress(ensemble, Budget(500, files=True))
+
+
 def test_a_budget_without_settings_is_used_better_than_with_any(ensemble: Ensemble) -> None:
     budget = compress(ensemble, Bits(2), settings=PackSettings(small_bits=16)).nbytes
     fixed = compress(ensemble, Budget(budget), settings=PackSettings(small_bits=16), validation=VALIDATION)

@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="largest size of the tensors, such as 700kB or 2MB; if there is validation data, it decides "
         "between equal and different bits for the tensors",
     )
+    parser.add_argument("--files", action="store_true", help="--budget counts all files instead of tensors")
     parser.add_argument(
         "--max-kl",
         type=float,
@@ -169,8 +170,12 @@ def _target(options: argparse.Namespace) -> "Target":
         raise ValueError(f"bits must be chosen by one option, got {flags}; leave out all but one")
     if options.delta_bits is not None and not 1 <= options.delta_bits <= 8:
         raise ValueError(f"--delta-bits must be 1 to 8, got {options.delta_bits}")
+    if options.files and options.budget is None:
+        raise ValueError(
+            "--files says what --budget counts, which is missing; add it, such as --budget 700kB"
+        )
     if options.budget is not None:
-        return Budget(options.budget)
+        return Budget(options.budget, files=options.files)
     if options.max_kl is not None or options.max_nll_increase is not None:
         return MaxLoss(kl=options.max_kl, nll_increase=options.max_nll_increase)
     return Bits() if options.delta_bits is None else Bits(options.delta_bits)

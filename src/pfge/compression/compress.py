@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from pfge.compression.distillation import USUAL_DISTILLATION, Distillation, DistillationError, distil
+from pfge.compression.file_budget import plan_within_files
 from pfge.compression.quality import Judge, Quality
 from pfge.compression.rate_distortion import Choices, Ladder, Plan
 from pfge.compression.sensitivity import measure_sensitivity
@@ -168,27 +169,35 @@ class _Attempts:
                 if judge is None:
                     return self.pack(delta)
                 return self.distilled(self.judged(delta, judge), judge)[0]
-            case Budget(most):
-                return self.best_within(most, judge)
+            case Budget():
+                return self.best_within(target, judge)
             case MaxLoss() if judge is not None:
                 return self.smallest_with(target, judge)
         raise TypeError(f"target must be Bits, Budget or MaxLoss, got {target!r}; for example Bits(3)")
 
-    def best_within(self, budget: int, judge: Judge | None) -> Ensemble:
+    def best_within(self, budget: Budget, judge: Judge | None) -> Ensemble:
         ladder = self.ladder()
-        if budget < ladder.smallest:
-            lowest = ladder.at(0)
-            raise ValueError(
-                f"budget must be at least {ladder.smallest} bytes, which {self._describe(lowest)} take, got "
-                f"{budget}; raise it, or lower one of those or the number of members"
-            )
+        plan = self.plan_within(ladder, budget)
         if judge is None:
-            return self.pack(ladder.within(budget))
+            return self.pack(plan)
         # Which tensors matter is an estimate, also if it is measured: data decides whether it pays.
-        plans = [ladder.within(budget), ladder.weighted(self.sensitivity(judge)).within(budget)]
+        plans = [plan, self.plan_within(ladder.weighted(self.sensitivity(judge)), budget)]
         plans = plans[:1] if plans[0] == plans[1] else plans
         best = min((self.judged(plan, judge) for plan in plans), key=lambda found: found[1].kl)
         return self.distilled(best, judge)[0]
+
+    def plan_within(self, ladder: Ladder, budget: Budget) -> Plan:
+        plan, least = None, ladder.smallest
+        if budget.files:
+            plan, least = plan_within_files(ladder, budget.bytes, lambda plan: self.pack(plan).file_bytes())
+        elif budget.bytes >= least:
+            plan = ladder.within(budget.bytes)
+        if plan is None:
+            raise ValueError(
+                f"budget must be at least {least} bytes, which {self._describe(ladder.at(0))} take, got "
+                f"{budget.bytes}; raise it, or lower one of those or the number of members"
+            )
+        return plan
 
     def smallest_with(self, target: MaxLoss, judge: Judge) -> Ensemble:
         seen: list[tuple[Ensemble, Quality]] = []
