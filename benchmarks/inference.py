@@ -3,18 +3,19 @@
     python -m benchmarks.inference [--quick] [--run RUN]
 
 All predict the same images in the same batches, from files as they would be shipped, and take turns in one
-run; times are medians of ratios to one model. With --run, the members, data and splits are those of a
-finished `pfge compare`, the cascade is fitted on its validation data and accuracy is that of its test data;
-without, a small run on digits is made first. The packed form is an int8 base and 3 bits for each member.
-Weights: bytes that must be resident at once to predict. Peak: the most memory that predicting took, weights
-and activations, each way in a process of its own. "ONNX, one by one" has a float32 file for each member; the
-other two ONNX files are of the packed members, in a loop or side by side.
+run; times are medians of ratios to one model, of wall time and of CPU time. With --run, the members, data and
+splits are those of a finished `pfge compare`, the cascade is fitted on its validation data and accuracy is
+that of its test data; without, a small run on digits is made first. The packed form is an int8 base and 3
+bits for each member. Weights: bytes that must be resident at once to predict. Peak: the most memory that
+predicting took, weights and activations, each way in a process of its own. "ONNX, one by one" has a float32
+file for each member; the other two ONNX files are of the packed members, in a loop or side by side.
 """
 
 import argparse
 import json
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from benchmarks import ways
 from benchmarks.ways import Predict, Shipped, Way, peak_bytes
 from pfge import Ensemble, fit_cascade
-from pfge.compression import Bits, PackSettings, compress
+from pfge.compression import Bits, Budget, PackSettings, compress
 from pfge.export.onnx import resident_bytes
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import evaluation_batches, take
@@ -40,6 +41,7 @@ from pfge.lab.session import Session
 from pfge.packed import PackedMembers
 from pfge.weights import count_bytes
 
+SIDE_BY_SIDE = "ONNX, side by side"
 SEPARATE = "ONNX, one by one"
 DEMO = ["seeds=[1]", "data.halve_test=true", "ensemble.methods=['PFGE']", "pretrain.epochs=3"]
 
@@ -94,21 +96,38 @@ def make_contenders(ensemble: Ensemble, packed: Ensemble) -> list[Contender]:
         Contender("streaming packed", ways.packed, packed.nbytes + one),
         Contender("cascade, packed", ways.cascade, packed.nbytes + one),
         Contender("ONNX, packed, loop", ways.onnx_loop, resident_bytes(packed, "loop")),
-        Contender("ONNX, side by side", ways.onnx_side_by_side, resident_bytes(packed, "side by side")),
+        Contender(SIDE_BY_SIDE, ways.onnx_side_by_side, resident_bytes(packed, "side by side")),
         Contender(SEPARATE, ways.onnx_separate, members * one),
     ]
 
 
-def take_turns(predictions: dict[str, Predict], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of each way, round by round."""
-    seconds: dict[str, list[float]] = {name: [] for name in predictions}
+@dataclass(frozen=True)
+class Times:
+    """Seconds of each way, round by round, so that ways can be compared within a round."""
+
+    seconds: dict[str, list[float]]
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> "Times":
+        """Return no times yet."""
+        return cls({name: [] for name in names})
+
+    def ratio(self, name: str, to: str) -> float:
+        """Return the median over rounds of how much longer one way takes than another."""
+        return median(t / o for t, o in zip(self.seconds[name], self.seconds[to], strict=True))
+
+
+def take_turns(predictions: dict[str, Predict], rounds: int) -> tuple[Times, Times]:
+    """Return the wall times and the CPU times."""
+    wall, cpu = Times.of(predictions), Times.of(predictions)
     for turn in range(rounds + 1):
         for name, predict in predictions.items():
-            start = time.perf_counter()
+            starts = time.perf_counter(), time.process_time()
             predict()
             if turn:  # the first round warms up
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
+                wall.seconds[name].append(time.perf_counter() - starts[0])
+                cpu.seconds[name].append(time.process_time() - starts[1])
+    return wall, cpu
 
 
 def measure(session: Session, ensemble: Ensemble, folder: Path, images: int, rounds: int) -> dict[str, float]:
@@ -126,37 +145,49 @@ def measure(session: Session, ensemble: Ensemble, folder: Path, images: int, rou
         name: (predict().argmax(dim=1) == labels).double().mean().item()
         for name, predict in predictions.items()
     }
-    seconds = take_turns(predictions, rounds)
+    wall, cpu = take_turns(predictions, rounds)
     peaks = {c.name: peak_bytes(c.way, shipped, torch.get_num_threads()) for c in contenders}
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, {ensemble.model}, "
         f"{len(labels)} images in batches of {batch_size}\n"
     )
-    print(f"{'way':<22}{'time, x one':>12}{'weights, x one':>16}{'peak, MB':>10}{'accuracy %':>12}")
+    print(
+        f"{'way':<22}{'time, x one':>12}{'CPU, x one':>12}{'weights, x one':>16}{'peak, MB':>10}"
+        f"{'accuracy %':>12}"
+    )
     one = contenders[0]
-    ratios: dict[str, float] = {}
     for c in contenders:
-        ratios[c.name] = median(t / o for t, o in zip(seconds[c.name], seconds[one.name], strict=True))
         print(
-            f"{c.name:<22}{ratios[c.name]:>12.2f}{c.weights / one.weights:>16.2f}{peaks[c.name] / 1e6:>10.1f}"
-            f"{100 * accuracies[c.name]:>12.2f}"
+            f"{c.name:<22}{wall.ratio(c.name, one.name):>12.2f}{cpu.ratio(c.name, one.name):>12.2f}"
+            f"{c.weights / one.weights:>16.2f}{peaks[c.name] / 1e6:>10.1f}{100 * accuracies[c.name]:>12.2f}"
         )
     asked = cascade.predict_batches(packed, inputs.split(batch_size)).evaluated.double().mean().item()
     print(f"\nThe cascade evaluates {asked:.2f} members on average ({cascade}).")
-    unpacking = _seconds_of_unpacking(packed)
-    forward = median(seconds[one.name]) * batch_size / len(labels)
-    print(f"Unpacking a member takes {unpacking / forward:.1%} of a forward pass of a batch.")
+    print(
+        f"{SIDE_BY_SIDE}, takes {wall.ratio(SIDE_BY_SIDE, SEPARATE):.3f}x the time, "
+        f"{cpu.ratio(SIDE_BY_SIDE, SEPARATE):.3f}x the CPU time and "
+        f"{peaks[SIDE_BY_SIDE] / peaks[SEPARATE]:.2f}x the memory of {SEPARATE}."
+    )
+    mixed = compress(ensemble, Budget(packed.nbytes))
+    forward = median(wall.seconds[one.name]) * batch_size / len(labels)
+    shares = [_seconds_of_unpacking(form) / forward for form in (packed, mixed)]
+    print(
+        f"Unpacking a member takes {shares[0]:.1%} of a forward pass of a batch, and {shares[1]:.1%} if "
+        "members share components."
+    )
     return {
-        **{_key(name): value for name, value in ratios.items()},
+        **{_key(c.name): wall.ratio(c.name, one.name) for c in contenders},
+        **{f"cpu_{_key(c.name)}": cpu.ratio(c.name, one.name) for c in contenders},
         **{f"peak_{_key(name)}": peak / peaks[one.name] for name, peak in peaks.items()},
         "cascade_accuracy_loss_points": 100
         * (accuracies["streaming float32"] - accuracies["cascade, packed"]),
         "cascade_mean_members": asked,
-        "onnx_side_by_side_of_one_by_one": median(
-            t / o for t, o in zip(seconds["ONNX, side by side"], seconds[SEPARATE], strict=True)
-        ),
+        "onnx_side_by_side_of_one_by_one": wall.ratio(SIDE_BY_SIDE, SEPARATE),
+        "cpu_onnx_side_by_side_of_one_by_one": cpu.ratio(SIDE_BY_SIDE, SEPARATE),
+        "peak_onnx_side_by_side_of_one_by_one": peaks[SIDE_BY_SIDE] / peaks[SEPARATE],
         "packed_bytes_of_one_model": packed.nbytes / one.weights,
-        "unpacking_share_of_a_batch": unpacking / forward,
+        "unpacking_share_of_a_batch": shares[0],
+        "unpacking_share_of_a_batch_components": shares[1],
     }
 
 

@@ -79,6 +79,8 @@ def _products(model: nn.Module, layer: nn.Conv2d | nn.Linear, inputs: Tensor) ->
         handle.remove()
     (rows,) = seen
     if isinstance(layer, nn.Conv2d):
+        if isinstance(layer.padding, str):
+            raise ValueError(f"convolutions must have a padding in numbers, got {layer.padding!r}")
         parts = functional.unfold(
             rows.contiguous(), layer.kernel_size, layer.dilation, layer.padding, layer.stride
         )
