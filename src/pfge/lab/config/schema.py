@@ -1,244 +1,35 @@
-"""An experiment: every setting has a default, a type and a check."""
+"""An experiment: its sections, checked together."""
 
 import dataclasses
 from dataclasses import dataclass, field, replace
-from math import inf
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pfge.lab.config.launcher import Launcher, parse_launcher
-from pfge.methods import DEFAULT_METHODS, METHODS, Setting, Variant, base_of, known_rows
-from pfge.tasks import Task
-from pfge.tasks.manifest import KNOWN
-
-ABOVE_0 = (
-    "data.batch_size",
-    "data.evaluation_batch_size",
-    "ensemble.cycle",
-    "ensemble.period",
-    "ensemble.length",
-    "connect.length",
-    "connect.rate",
-    "connect.bends",
-    "margins.points",
-    "margins.nll",
-    "margins.share",
-    "engine.cpus",
-    "engine.timeout",
-)
-AT_LEAST_0 = (
-    "data.train_images",
-    "data.test_images",
-    "data.crop_padding",
-    "data.image_size",
-    "data.batch_norm_images",
-    "data.workers",
-    "pretrain.epochs",
-    "pretrain.rate",
-    "pretrain.momentum",
-    "pretrain.weight_decay",
-    "ensemble.momentum",
-    "ensemble.weight_decay",
-    "connect.momentum",
-    "connect.weight_decay",
-    "connect.images",
-    "engine.checkpoint_seconds",
-    "engine.gpus",
-    "engine.memory",
+from pfge.lab.config.checks import require_valid
+from pfge.lab.config.settings import (
+    ConfigError,
+    ConnectSettings,
+    DataSettings,
+    EngineSettings,
+    EnsembleSettings,
+    MarginSettings,
+    ModelSettings,
+    PretrainSettings,
+    TaskSettings,
 )
 
-
-class ConfigError(ValueError):
-    """A setting that is unknown or has a wrong value; the message names it, the value and what is allowed."""
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """The data, its splits and its batches."""
-
-    name: str = "digits"
-    root: str = ""  # "" is $PFGE_DATA, or ~/.cache/pfge
-    download: bool = False
-    validation: int | float = 0  # images, or a share, taken out of the training data
-    halve_test: bool = False  # for a w0 that saw all training data: half of the test set is validation
-    verify: bool = True  # whether published files must have their md5
-    image_size: int = 0  # height and width of pictures from folders; 0 is 32 in memory and 224 streamed
-    split_seed: int = 0
-    train_images: int = 0  # how many of those left for training; 0 is all
-    test_images: int = 0  # how many of the test set, or of each half; 0 is all
-    batch_size: int = 50
-    evaluation_batch_size: int = 500
-    crop_padding: int = 0
-    flip: bool = False
-    mean: tuple[float, ...] = ()  # () is the data set's own
-    std: tuple[float, ...] = ()
-    batch_norm_images: int = 0  # images that BatchNorm is refreshed with; 0 is all training images
-    workers: int = 0  # processes that read what is not in memory: streamed pictures, a Dataset's items
-
-    @property
-    def root_folder(self) -> Path | None:
-        """The folder that holds data sets, if one is given."""
-        return Path(self.root).expanduser() if self.root else None
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """The architecture."""
-
-    name: str = "small_conv"
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class TaskSettings:
-    """What the model's outputs and the targets mean."""
-
-    name: str = ""  # classification, multilabel or regression; "" is the data set's own
-    options: dict[str, Any] = field(default_factory=dict)  # such as dim and ignore_index, or noise
-
-    def make(self) -> Task | None:
-        """Return the task; None where the data set decides it.
-
-        Raises:
-            ConfigError: There is no such task, or it does not take the options.
-        """
-        if not self.name:
-            if self.options:
-                raise ConfigError(f"task.options need a task.name that takes them, got {self.options}")
-            return None
-        known = {name.lower(): task for name, task in KNOWN.items()}
-        kind = known.get(self.name.lower())
-        if kind is None:
-            raise ConfigError(f"task.name must be one of {', '.join(known)}, got {self.name!r}")
-        allowed = [item.name for item in dataclasses.fields(kind)]  # type: ignore[arg-type]
-        for name in self.options:
-            if name not in allowed:
-                names = ", ".join(allowed) or "none"
-                raise ConfigError(f"task.options of {self.name} are {names}, got {name!r}")
-        try:
-            return kind(**self.options)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"task.options of {self.name}: {error}") from None
-
-
-@dataclass(frozen=True)
-class PretrainSettings:
-    """Where w0 comes from: a file, or a model as it is built, trained by the paper's recipe of SGD."""
-
-    weights: str = (
-        ""  # a checkpoint of your own, not trained further unless its head does not fit; "" builds a model
-    )
-    options: dict[str, Any] = field(default_factory=dict)  # for building that model alone, as trained weights
-    epochs: float = 20.0  # 0 takes the model as it is built
-    optimizer: str = "sgd"  # or adamw, or a function of your own, package.module:name
-    rate: float = 0.05
-    momentum: float = 0.9  # of sgd
-    weight_decay: float = 5e-4
-
-    def iterations(self, per_epoch: int) -> int:
-        """Return the number of updates of a training."""
-        return max(round(self.epochs * per_epoch), 1)
-
-
-@dataclass(frozen=True)
-class EnsembleSettings:
-    """The ensembling phase, which is the same for every method."""
-
-    methods: tuple[str, ...] = DEFAULT_METHODS  # a star alone, as FGE*: only its last members are measured
-    unit: Literal["epochs", "iterations"] = "epochs"  # of cycle, period and length
-    cycle: float = 2.0
-    period: float = 10.0
-    length: float = 40.0
-    low: float = 5e-4
-    high: float = 0.05
-    optimizer: str = "sgd"  # or adamw, or a function of your own, package.module:name
-    momentum: float = 0.9  # of sgd
-    weight_decay: float = 5e-4
-    variant: Variant = "paper"
-    average_start: Literal["variant", "yes", "no"] = "variant"
-    clear_momentum: bool = True
-    ema_decay: float = 0.999
-    tail: float = 0.1  # share of an annealing, at its end, that Star and Cosine average
-
-    def setting(self, per_epoch: int) -> Setting:
-        """Return the setting in iterations."""
-        scale = per_epoch if self.unit == "epochs" else 1
-        cycle, period, length = (max(round(scale * x), 1) for x in (self.cycle, self.period, self.length))
-        average_start = {"variant": None, "yes": True, "no": False}[self.average_start]
-        return Setting(
-            iterations=length,
-            cycle=cycle,
-            period=period,
-            low=self.low,
-            high=self.high,
-            variant=self.variant,
-            average_start=average_start,
-            clear_momentum=self.clear_momentum,
-            ema_decay=self.ema_decay,
-            tail=self.tail,
-        )
-
-
-@dataclass(frozen=True)
-class ConnectSettings:
-    """How curves between members are fitted and traced."""
-
-    unit: Literal["epochs", "iterations"] = "epochs"  # of length
-    length: float = 5.0
-    rate: float = 0.03  # constant for half of the length, then falls to a hundredth
-    momentum: float = 0.9
-    weight_decay: float = 5e-4  # of the point on the curve
-    bends: int = 1
-    points: int = 31  # where a curve is traced; the paper has 61
-    images: int = 0  # training images that a traced point is measured and BatchNorm refreshed with; 0 is all
-
-    def iterations(self, per_epoch: int) -> int:
-        """Return the number of updates of a curve."""
-        return max(round(self.length * (per_epoch if self.unit == "epochs" else 1)), 1)
-
-
-@dataclass(frozen=True)
-class MarginSettings:
-    """Differences between methods that do not matter: within them, reports say that methods are equal."""
-
-    points: float = 0.2  # percentage points, of accuracy and other shares
-    nll: float = 0.01
-    share: float = 0.01  # of the reference's value, for metrics that have a unit, as CRPS
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """The hardware and how it is used."""
-
-    accelerator: str = "auto"
-    devices: int | str = 1
-    nodes: int = 1
-    strategy: str = "auto"
-    precision: Literal["32-true", "bf16-mixed", "bf16-true"] = "32-true"
-    channels_last: bool = True
-    compile: bool = False
-    checkpoint_seconds: float = 60.0
-    timeout: float = 600.0  # seconds in which a process must answer the others, or they end
-    logger: str = ""  # of loss and rate: csv, tensorboard, or a function of your own, package.module:name
-    launcher: str = "here"  # one part after another; here:N, ray, ray:HOST:PORT, slurm: docs/scale.md
-    cpus: int = 1  # of each part, on ray and slurm; also its threads
-    gpus: int = 0
-    memory: float = 0.0  # in GB; 0 asks for none in particular
-    slurm: dict[str, Any] = field(default_factory=dict)  # parameters of submitit, such as slurm_partition
-
-    @property
-    def chosen_launcher(self) -> Launcher:
-        """Where the parts of the experiment run.
-
-        Raises:
-            ConfigError: There is no such launcher.
-        """
-        if (found := parse_launcher(self.launcher)) is None:
-            raise ConfigError(
-                "engine.launcher must be here, here:N for N processes, ray, ray:HOST:PORT, slurm or "
-                f"slurm:local, got {self.launcher!r}"
-            )
-        return found
+__all__ = [
+    "ConfigError",
+    "ConnectSettings",
+    "DataSettings",
+    "EngineSettings",
+    "EnsembleSettings",
+    "Experiment",
+    "MarginSettings",
+    "ModelSettings",
+    "PretrainSettings",
+    "TaskSettings",
+    "flatten",
+]
 
 
 @dataclass(frozen=True)
@@ -247,87 +38,17 @@ class Experiment:
 
     name: str = "digits"
     seeds: tuple[int, ...] = (1, 2, 3)
-    data: DataSettings = DataSettings()
-    task: TaskSettings = TaskSettings()
-    model: ModelSettings = ModelSettings()
-    pretrain: PretrainSettings = PretrainSettings()
-    ensemble: EnsembleSettings = EnsembleSettings()
-    connect: ConnectSettings = ConnectSettings()
-    margins: MarginSettings = MarginSettings()
-    engine: EngineSettings = EngineSettings()
+    data: DataSettings = field(default_factory=DataSettings)
+    task: TaskSettings = field(default_factory=TaskSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    pretrain: PretrainSettings = field(default_factory=PretrainSettings)
+    ensemble: EnsembleSettings = field(default_factory=EnsembleSettings)
+    connect: ConnectSettings = field(default_factory=ConnectSettings)
+    margins: MarginSettings = field(default_factory=MarginSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
 
     def __post_init__(self) -> None:
-        values = flatten(self)
-        for key in ABOVE_0:
-            if not 0 < values[key] < inf:  # written so that NaN fails too
-                raise ConfigError(f"{key} must be above 0 and finite, got {values[key]}")
-        for key in AT_LEAST_0:
-            if not 0 <= values[key] < inf:
-                raise ConfigError(f"{key} must be at least 0 and finite, got {values[key]}")
-        if not 0 <= self.ensemble.low <= self.ensemble.high < inf:
-            raise ConfigError(
-                f"ensemble.low and ensemble.high must satisfy 0 <= low <= high and be finite, "
-                f"got {self.ensemble.low} and {self.ensemble.high}"
-            )
-        if self.ensemble.length < self.ensemble.period or self.ensemble.period < self.ensemble.cycle:
-            raise ConfigError(
-                f"ensemble must have cycle <= period <= length, got {self.ensemble.cycle}, "
-                f"{self.ensemble.period} and {self.ensemble.length}"
-            )
-        self._check_methods()
-        self.task.make()
-        _ = self.engine.chosen_launcher
-        for key in ("pretrain.optimizer", "ensemble.optimizer"):
-            if values[key] not in ("sgd", "adamw") and ":" not in values[key]:
-                raise ConfigError(
-                    f"{key} must be sgd, adamw or a function, package.module:name, got {values[key]!r}"
-                )
-        if self.connect.points < 2:
-            raise ConfigError(f"connect.points must be at least 2, the ends, got {self.connect.points}")
-        if not 0 <= self.ensemble.ema_decay < 1:
-            raise ConfigError(
-                f"ensemble.ema_decay must be at least 0 and below 1, got {self.ensemble.ema_decay}"
-            )
-        if not 0 <= self.ensemble.tail <= 1:
-            raise ConfigError(
-                f"ensemble.tail must be a share of an annealing, from 0 to 1, got {self.ensemble.tail}"
-            )
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ConfigError(f"seeds must be one or more different numbers, got {list(self.seeds)}")
-        for key in ("model.options", "pretrain.options"):
-            if taken := sorted({"name", "classes", "channels"} & values[key].keys()):
-                raise ConfigError(f"{key} must leave {taken[0]} out, which model.name and the data decide")
-        if len(self.data.mean) != len(self.data.std):
-            raise ConfigError(f"data.mean and data.std go together, got {self.data.mean} and {self.data.std}")
-
-    def _check_methods(self) -> None:
-        allowed = known_rows()
-        unknown = [name for name in self.ensemble.methods if name not in allowed]
-        if unknown:
-            raise ConfigError(f"ensemble.methods must be among {', '.join(allowed)}, got {unknown[0]!r}")
-        for method in (METHODS[base_of(name)] for name in self.ensemble.methods):
-            if self.ensemble.length < method.least_cycles * self.ensemble.cycle:
-                raise ConfigError(
-                    f"ensemble.length must be at least {method.least_cycles} cycles, as {method.name} needs "
-                    f"a point of each, got {self.ensemble.length} with a cycle of {self.ensemble.cycle}; or "
-                    "leave it out of ensemble.methods"
-                )
-            if method.base and method.base not in self.ensemble.methods:
-                raise ConfigError(
-                    f"{method.name} uses the model of {method.base}, so ensemble.methods must have both, got "
-                    f"{', '.join(self.ensemble.methods)}; add {method.base}"
-                )
-            if method.path == "augmented" and not (self.data.flip or self.data.crop_padding):
-                raise ConfigError(
-                    f"{method.name} shifts and mirrors pictures as in training, so data.crop_padding must be "
-                    "above 0 or data.flip true, got 0 and false; set one, or leave it out of ensemble.methods"
-                )
-            if method.path == "trainings" and (self.pretrain.weights or not self.pretrain.epochs):
-                raise ConfigError(
-                    f"{method.name} trains every member from its own start, so pretrain.weights must be "
-                    f"empty and pretrain.epochs above 0, got pretrain.weights = {self.pretrain.weights!r}, "
-                    f"pretrain.epochs = {self.pretrain.epochs:g}; or leave it out of ensemble.methods"
-                )
+        require_valid(self, flatten(self))
 
     def on_one_device(self) -> "Experiment":
         """Return the same experiment for one process, regardless of the processes that trained it."""
