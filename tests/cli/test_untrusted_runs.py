@@ -101,7 +101,7 @@ def test_an_ensemble_is_used_without_its_data(
     def load(*_: object, **__: object) -> None:
         raise DataError("the data would be read")
 
-    monkeypatch.setattr("pfge.lab.session.load_data", load)
+    monkeypatch.setattr("pfge.lab.session.splits.load_data", load)
     set_in_config(copied_run, "data.name=hostile:load", "data.root=/data")
     assert run_command([command, *READING[command]]) == 0
     assert not mark.exists()

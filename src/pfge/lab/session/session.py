@@ -1,10 +1,8 @@
 """A session: the data, models and hardware that every stage of an experiment needs."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +10,28 @@ import torch
 from torch import nn
 
 from pfge.ensemble import Ensemble
-from pfge.lab.config.schema import ConfigError, DataSettings, EngineSettings, Experiment
+from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.data import (
     Augmentation,
     Batch,
     DataPart,
-    Normalization,
     Splits,
     TrainingSource,
     evaluation_batches,
-    halve_test,
-    load_data,
-    take,
     training_batches,
 )
 from pfge.lab.data.pictures.single_inputs import resized_side
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.engine import Engine
 from pfge.lab.models import build_model
-from pfge.lab.models.dropout import has_dropout
 from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.kept_data import keep_fingerprint, require_same_data
+from pfge.lab.run.kept_data import require_same_data
 from pfge.lab.run.loggers import Log, open_log
 from pfge.lab.run.progress import Reporter
-from pfge.methods import METHODS, START, base_of
+from pfge.lab.session.first_batches import FirstBatches
+from pfge.lab.session.model_check import require_fitting_model
+from pfge.lab.session.splits import load_splits
+from pfge.methods import START
 from pfge.metrics.position_scores import PositionScores
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
@@ -68,10 +64,10 @@ class Session:
             StorageError: The folder is of a run, or of an ensemble in one, that was made with other data.
         """
         reporter = reporter if engine.is_first else Reporter(quiet=True)
-        splits = _load_splits(experiment.data)
+        splits = load_splits(experiment.data)
         require_same_data(RunFolder.of_ensemble(folder.path) or folder, experiment.data, splits)
         session = cls(experiment, folder, engine, splits, reporter)
-        session._require_fitting_model()
+        require_fitting_model(session)
         return session
 
     @cached_property
@@ -85,7 +81,7 @@ class Session:
         names = self.splits.train.class_names
         if names and not isinstance(self.task, Regression):
             return len(names)
-        _, targets = self._first_batch(1)
+        _, targets = self.first_batch(1)
         numbers = targets.shape[1] if targets.ndim > 1 else 1
         return 2 * numbers if self.task == Regression(noise="predicted") else numbers
 
@@ -108,7 +104,7 @@ class Session:
     def has_positions(self) -> bool:
         """Whether an example has several predictions, as for its pixels or tokens."""
         with torch.random.fork_rng(), torch.no_grad():
-            inputs, targets = self._first_batch(1)
+            inputs, targets = self.first_batch(1)
             outputs = self.engine.forward(self.build_model().eval(), (inputs,))
             scores = self.task.score(self.task.predictions(outputs).cpu(), targets.cpu())
         return isinstance(scores, PositionScores)
@@ -142,48 +138,12 @@ class Session:
             return None
         return open_log(self.experiment.engine.logger, self.folder.path / "logs", work)
 
-    def _require_fitting_model(self) -> None:
-        """Call the model on an image, so that errors appear before the long work starts."""
-        with torch.random.fork_rng(), torch.no_grad():
-            model = self.build_model().eval()
-            methods = [METHODS[base_of(row)] for row in self.experiment.ensemble.methods]
-            augmented = [method.name for method in methods if method.path == "augmented"]
-            if augmented and self.splits.normalization is None:
-                raise ConfigError(
-                    f"{augmented[0]} needs pictures, and data.name = {self.experiment.data.name!r} has none; "
-                    "leave it out of ensemble.methods"
-                )
-            dropping = [method.name for method in methods if method.path == "start"]
-            if dropping and not has_dropout(model):
-                raise ConfigError(
-                    f"{dropping[0]} needs a model with dropout, and model.name = "
-                    f"{self.experiment.model.name!r} has none; leave it out of ensemble.methods, or give the "
-                    "model dropout in model.options"
-                )
-            inputs, targets = self._first_batch(1)
-            try:
-                outputs = self.engine.forward(model, (inputs,))
-            except (RuntimeError, TypeError, ValueError) as error:
-                reason = str(error).splitlines()[0]
-                raise ConfigError(
-                    f"model.name = {self.experiment.model.name!r} must take the inputs of data.name = "
-                    f"{self.experiment.data.name!r}, which are {_describe(inputs)}: {reason}"
-                ) from None
-            try:
-                self.task.score(self.task.predictions(outputs).cpu(), targets.cpu())
-            except (ValueError, RuntimeError) as error:
-                reason = str(error).splitlines()[0]
-                raise ConfigError(
-                    f"model.name = {self.experiment.model.name!r} and data.name = "
-                    f"{self.experiment.data.name!r} must fit the task {self.task}: {reason}; choose another "
-                    "by task.name"
-                ) from None
-
     def first_inputs(self, count: int) -> Any:
         """Return the first test images as inputs, [N, C, H, W], or what other data has for inputs."""
-        return self._first_batch(count)[0]
+        return self.first_batch(count)[0]
 
-    def _first_batch(self, count: int) -> Batch:
+    def first_batch(self, count: int) -> Batch:
+        """Return the first test images as inputs, and their targets."""
         chosen = self.splits.test.select(range(min(count, len(self.splits.test))))
         (batch,) = evaluation_batches(
             chosen, self.splits.normalization, batch_size=count, device=self.engine.device
@@ -285,7 +245,7 @@ class Session:
         source = self.batches(seed, "batch norm", whole=True)
         limits = [limit for limit in (self.experiment.data.batch_norm_images, images) if limit]
         wanted = [-(-limit // self.experiment.data.batch_size) for limit in limits]
-        return _FirstBatches(source, min([*wanted, source.per_epoch]), share)
+        return FirstBatches(source, min([*wanted, source.per_epoch]), share)
 
     def with_fresh_batch_norm(self, weights: Weights, seed: int) -> Weights:
         """Return weights with BatchNorm statistics of their own; no random number of training is used."""
@@ -312,89 +272,5 @@ class Session:
             return count_bytes(view_weights(self.build_model()))
 
 
-@contextmanager
-def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iterator[Session]:
-    """Set up an experiment in a run folder, which is locked while the context lasts."""
-    works_here = experiment.engine.chosen_launcher.is_this_process
-    engine = Engine(experiment.engine if works_here else EngineSettings(accelerator="cpu"))
-    folder = RunFolder(path)
-    with folder.opened(experiment) if engine.is_first else nullcontext():
-        engine.wait_for_all()
-        session = Session.set_up(experiment, folder, engine, reporter)
-        engine.first_does(lambda: keep_fingerprint(folder, session.splits))
-        yield session
-
-
-@contextmanager
-def open_run(
-    path: Path, reporter: Reporter, *, overrides: Sequence[str] = (), trust_code: bool = False
-) -> Iterator[Session]:
-    """Set up the experiment of a run folder for work on its ensembles, which one process does.
-
-    Args:
-        path: The run folder, which is locked while the context lasts.
-        reporter: Where progress is shown.
-        overrides: Other settings than the run's, such as `data.root=/data`.
-        trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
-    """
-    folder = RunFolder(path)
-    experiment = folder.load_experiment(overrides, trust_code=trust_code)
-    with folder.opened(experiment):
-        experiment = experiment.on_one_device()
-        yield Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
-
-
-def _load_splits(settings: DataSettings) -> Splits:
-    seed = settings.split_seed
-    splits = load_data(
-        settings.name,
-        root=settings.root_folder,
-        validation=settings.validation,
-        seed=seed,
-        download=settings.download,
-        verify=settings.verify,
-        image_size=settings.image_size or None,
-        workers=settings.workers,
-        normalization=Normalization(settings.mean, settings.std) if settings.mean else None,
-    )
-    if splits.normalization is None and (settings.crop_padding or settings.flip):
-        raise ConfigError(
-            f"data.crop_padding and data.flip are for pictures, and data.name = {settings.name!r} has none; "
-            "leave them out"
-        )
-    train = take(splits.train, settings.train_images, seed, part="training data")
-    if not settings.halve_test:
-        test = take(splits.test, settings.test_images, seed, part="test data")
-        return replace(splits, train=train, test=test)
-    # Halved before taking fewer, so that an image is in the same half in small and in full runs.
-    validation, test = (
-        take(half, settings.test_images, seed, part="half of the test data")
-        for half in halve_test(splits.test, seed)
-    )
-    return replace(splits, train=train, validation=validation, test=test)
-
-
 def _is_one_tensor_of_numbers(inputs: Any) -> bool:
     return isinstance(inputs, torch.Tensor) and inputs.is_floating_point() and inputs.ndim > 1
-
-
-def _describe(inputs: Any) -> str:
-    """Return the shapes of inputs, without the batch."""
-    if isinstance(inputs, dict):
-        return ", ".join(f"{name} {_describe(value)}" for name, value in inputs.items())
-    if isinstance(inputs, tuple):
-        return ", ".join(map(_describe, inputs))
-    return str(list(inputs.shape[1:]) if isinstance(inputs, torch.Tensor) else inputs)
-
-
-class _FirstBatches:
-    """The first batches of a source, or one process's share of them; can be iterated repeatedly."""
-
-    def __init__(self, source: TrainingSource, count: int, share: tuple[int, int]):
-        number, every = share
-        self._source = source
-        self._places = range(number, count, every)
-
-    def __iter__(self) -> Iterator[Batch]:
-        batches = self._source.starting_after(self._places.start, every=self._places.step)
-        return islice(batches, len(self._places))

@@ -1,0 +1,59 @@
+"""Whether the model, the data, the methods and the task of an experiment go together."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pfge.lab.config.schema import ConfigError
+from pfge.lab.models.dropout import has_dropout
+from pfge.methods import METHODS, base_of
+
+if TYPE_CHECKING:
+    from pfge.lab.session.session import Session
+
+
+def require_fitting_model(session: "Session") -> None:
+    """Call the model on an image, so that errors appear before the long work starts."""
+    with torch.random.fork_rng(), torch.no_grad():
+        model = session.build_model().eval()
+        methods = [METHODS[base_of(row)] for row in session.experiment.ensemble.methods]
+        augmented = [method.name for method in methods if method.path == "augmented"]
+        if augmented and session.splits.normalization is None:
+            raise ConfigError(
+                f"{augmented[0]} needs pictures, and data.name = {session.experiment.data.name!r} has none; "
+                "leave it out of ensemble.methods"
+            )
+        dropping = [method.name for method in methods if method.path == "start"]
+        if dropping and not has_dropout(model):
+            raise ConfigError(
+                f"{dropping[0]} needs a model with dropout, and model.name = "
+                f"{session.experiment.model.name!r} has none; leave it out of ensemble.methods, or give the "
+                "model dropout in model.options"
+            )
+        inputs, targets = session.first_batch(1)
+        try:
+            outputs = session.engine.forward(model, (inputs,))
+        except (RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"model.name = {session.experiment.model.name!r} must take the inputs of data.name = "
+                f"{session.experiment.data.name!r}, which are {_describe(inputs)}: {reason}"
+            ) from None
+        try:
+            session.task.score(session.task.predictions(outputs).cpu(), targets.cpu())
+        except (ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"model.name = {session.experiment.model.name!r} and data.name = "
+                f"{session.experiment.data.name!r} must fit the task {session.task}: {reason}; choose "
+                "another by task.name"
+            ) from None
+
+
+def _describe(inputs: Any) -> str:
+    """Return the shapes of inputs, without the batch."""
+    if isinstance(inputs, dict):
+        return ", ".join(f"{name} {_describe(value)}" for name, value in inputs.items())
+    if isinstance(inputs, tuple):
+        return ", ".join(map(_describe, inputs))
+    return str(list(inputs.shape[1:]) if isinstance(inputs, torch.Tensor) else inputs)

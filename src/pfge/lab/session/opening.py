@@ -1,0 +1,44 @@
+"""Sessions in run folders, which are locked while they last."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from pfge.lab.config.schema import EngineSettings, Experiment
+from pfge.lab.engine import Engine
+from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.kept_data import keep_fingerprint
+from pfge.lab.run.progress import Reporter
+from pfge.lab.session.session import Session
+
+
+@contextmanager
+def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iterator[Session]:
+    """Set up an experiment in a run folder, which is locked while the context lasts."""
+    works_here = experiment.engine.chosen_launcher.is_this_process
+    engine = Engine(experiment.engine if works_here else EngineSettings(accelerator="cpu"))
+    folder = RunFolder(path)
+    with folder.opened(experiment) if engine.is_first else nullcontext():
+        engine.wait_for_all()
+        session = Session.set_up(experiment, folder, engine, reporter)
+        engine.first_does(lambda: keep_fingerprint(folder, session.splits))
+        yield session
+
+
+@contextmanager
+def open_run(
+    path: Path, reporter: Reporter, *, overrides: Sequence[str] = (), trust_code: bool = False
+) -> Iterator[Session]:
+    """Set up the experiment of a run folder for work on its ensembles, which one process does.
+
+    Args:
+        path: The run folder, which is locked while the context lasts.
+        reporter: Where progress is shown.
+        overrides: Other settings than the run's, such as `data.root=/data`.
+        trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
+    """
+    folder = RunFolder(path)
+    experiment = folder.load_experiment(overrides, trust_code=trust_code)
+    with folder.opened(experiment):
+        experiment = experiment.on_one_device()
+        yield Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
