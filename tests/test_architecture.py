@@ -23,7 +23,7 @@ ROWS: dict[str, list[set[str]]] = {
         {"averages", "finite"},
         {"live_weights"},
         {"metrics", "forward"},
-        {"calibration", "batch_norm"},
+        {"calibration", "batch_norm", "member_predictions"},
         {"tasks"},
         {"storage"},
         {"collectors", "packed", "connectivity"},

@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,9 @@ from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept
 from pfge.calibration import UNSCALED, CalibrateBy, Calibration, Temperatures, fit_pooling_weights
 from pfge.collectors.base import Collector
 from pfge.ensemble_module import EnsembleModule, Form
-from pfge.forward import (
-    arguments_of,
-    call_model,
-    move_batch,
-    require_rereadable,
-    require_same_order,
-    run_model,
-    targets_of,
-)
+from pfge.forward import arguments_of, call_model, move_batch, require_rereadable, run_model, targets_of
 from pfge.frozen import shared_part
+from pfge.member_predictions import Predictor, predict_in_chunks, predict_in_turn
 from pfge.metrics.example_scores import ExampleScores
 from pfge.packed import PackedMembers
 from pfge.packed.saved_ensemble import SavedEnsemble
@@ -271,7 +264,7 @@ class Ensemble:
             return self.task.fit_calibration(predictions, sampled_targets())
 
         plain = self.uncalibrated()
-        members = plain._each(batches, sample)
+        members = predict_in_turn(plain._predictor, self._numbers(), batches, sample)
         if by == "members":
             fitted = Temperatures(members=tuple(fit(member) for member in members))
         elif by == "weights":
@@ -354,7 +347,7 @@ class Ensemble:
         Args:
             batches: Batches that can be read again in the same order.
         """
-        return self._each(batches, lambda predictions, start: predictions)  # noqa: ARG005
+        return predict_in_turn(self._predictor, self._numbers(), batches)
 
     def evaluate(self, batches: Iterable[Any], *, chunk_bytes: int = CHUNK_BYTES) -> ExampleScores:
         """Return the scores of the pooled prediction for each example; `task.summarize` gives the metrics.
@@ -404,62 +397,7 @@ class Ensemble:
             chunk_bytes: A chunk ends with the batch at which its batches and one member's predictions for
                 them take so many bytes.
         """
-        self._numbers()
-        waiting = iter(batches)
-        any_yet = False
-        while True:
-            predict = self._predictor(0)
-            chunk: list[Any] = []
-            first: list[Tensor] = []
-            taken = 0
-            for batch in waiting:
-                chunk.append(batch)
-                first.append(predict(batch))
-                taken += _bytes_of(batch) + first[-1].nbytes
-                if taken >= chunk_bytes:
-                    break
-            if not chunk:
-                break
-            any_yet = True
-            members = self._members_for(chunk, first)
-            del first, predict  # which the chunk's reader would otherwise keep alive
-            yield chunk, members
-        if not any_yet:
-            raise ValueError("predicting needs at least one batch, got none")
-
-    def _members_for(self, chunk: list[Any], first: list[Tensor]) -> Iterator[list[Tensor]]:
-        yield first
-        del first
-        for number in range(1, len(self)):
-            predict = self._predictor(number)
-            yield [predict(batch) for batch in chunk]
-
-    def _each(self, batches: Iterable[Any], keep: Callable[[Tensor, int], Tensor]) -> Iterator[Tensor]:
-        """Yield what is kept of each member's predictions.
-
-        Args:
-            batches: As of `predict_each`.
-            keep: Returns it of the predictions of a batch and the number of their first example.
-        """
-        require_rereadable(batches, len(self))
-        require_same_order(batches, len(self))
-        examples = None
-        for number in self._numbers():
-            predict = self._predictor(number)
-            parts: list[Tensor] = []
-            done = 0
-            for batch in batches:
-                predictions = predict(batch)
-                parts.append(keep(predictions, done))
-                done += len(predictions)
-            if not parts:
-                raise ValueError("predicting needs at least one batch, got none")
-            if done != (examples := examples or done):
-                raise ValueError(
-                    f"batches must give the same examples each time they are read, got {examples} and then "
-                    f"{done} of them"
-                )
-            yield _put_together(parts)
+        return predict_in_chunks(self._predictor, self._numbers(), batches, chunk_bytes)
 
     def as_module(self, example: Any = None, *, form: Form | None = None) -> EnsembleModule:
         """Return the ensemble as one `nn.Module`, on its device, with all members in memory.
@@ -571,7 +509,7 @@ class Ensemble:
             raise ValueError("an ensemble needs a member to predict, this one is empty; collect or load some")
         return range(len(self))
 
-    def _predictor(self, number: int) -> Callable[[Any], Tensor]:
+    def _predictor(self, number: int) -> Predictor:
         """Put one member into the module and return what predicts a batch with it.
 
         Private, as it is right only until another member is put there. A cascade needs it: its later members
@@ -605,28 +543,6 @@ def _with_weights(members: Tensor, targets: Tensor) -> Temperatures:
         stacklevel=3,
     )
     return Temperatures(found.temperature)
-
-
-def _put_together(parts: Sequence[Tensor]) -> Tensor:
-    for part in parts[1:]:
-        if part.shape[1:] != parts[0].shape[1:]:
-            raise ValueError(
-                f"batches must have predictions of one shape to be put together, got {list(parts[0].shape)} "
-                f"and {list(part.shape)}; predict batches one by one, or score them with evaluate()"
-            )
-    return torch.cat(list(parts))
-
-
-def _bytes_of(batch: Any) -> int:
-    """Return the bytes of the tensors in a batch."""
-    match batch:
-        case Tensor():
-            return batch.nbytes
-        case Mapping():
-            return sum(map(_bytes_of, batch.values()))
-        case tuple() | list():
-            return sum(map(_bytes_of, batch))
-    return 0
 
 
 def _name_of(build_model: Callable[[], nn.Module]) -> str | None:
