@@ -5,6 +5,7 @@ import torch
 from sklearn import datasets
 
 from pfge.lab.data.in_memory.image_set import DataError
+from pfge.lab.data.readers import digits
 from pfge.lab.data.readers.digits import load_digits
 
 
@@ -30,6 +31,15 @@ def test_the_classes_keep_their_proportions_in_the_test_part():
 
 def test_the_split_is_always_the_same():
     assert torch.equal(load_digits()[1].images, load_digits()[1].images)
+
+
+def test_scikit_learn_reads_its_file_if_it_lies_elsewhere(monkeypatch: pytest.MonkeyPatch):
+    found = load_digits()
+    monkeypatch.setattr(digits, "FILE", "datasets/nowhere.csv.gz")
+    for part, same in zip(found, load_digits(), strict=True):
+        assert torch.equal(part.images, same.images)
+        assert torch.equal(part.labels, same.labels)
+        assert part.class_names == same.class_names
 
 
 def test_missing_scikit_learn_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch):
