@@ -1,8 +1,9 @@
 """Which units of an experiment are run, and when each may start."""
 
+from itertools import product
 from pathlib import Path
 
-from pfge.lab.launch.unit import Unit, longest_chains, units_to_run
+from pfge.lab.launch.unit import Unit, is_to_run, longest_chains, units_to_run
 
 
 def unit(name: str, *needs: str, done: bool = False, early: Path | None = None) -> Unit:
@@ -17,6 +18,20 @@ def test_units_that_are_not_done_are_run_in_their_order() -> None:
 def test_what_only_finished_units_need_is_not_made_again() -> None:
     units = [unit("start"), unit("members", "start", done=True), unit("measure", "members")]
     assert [found.name for found in units_to_run(units)] == ["measure"]
+
+
+def test_one_unit_is_to_run_if_it_is_among_all_that_are() -> None:
+    for finished in product((True, False), repeat=5):
+        a, b, c, d, e = finished
+        units = [
+            unit("a", done=a),
+            unit("b", "a", done=b),
+            unit("c", "a", done=c),
+            unit("d", "b", "c", done=d),
+            unit("e", "c", done=e),
+        ]
+        expected = {found.name for found in units_to_run(units)}
+        assert {found.name for found in units if is_to_run(units, found.name)} == expected
 
 
 def test_a_unit_starts_when_nothing_that_it_needs_is_open() -> None:

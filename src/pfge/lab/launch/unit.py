@@ -52,6 +52,15 @@ def units_to_run(units: Sequence[Unit]) -> list[Unit]:
     return [unit for unit in units if unit.name in found]
 
 
+def is_to_run(units: Sequence[Unit], name: str) -> bool:
+    """Return whether one of the units is among those of `units_to_run`, without looking at all of them."""
+    (unit,) = (unit for unit in units if unit.name == name)
+    if unit.is_done():
+        return False
+    needing = [other.name for other in units if name in other.needs]
+    return not needing or any(is_to_run(units, other) for other in needing)
+
+
 def longest_chains(units: Sequence[Unit]) -> dict[str, int]:
     """Return the iterations of the longest chain that begins with each unit, itself and what needs it.
 

@@ -13,7 +13,7 @@ from pfge.lab.config.schema import Experiment
 from pfge.lab.engine import Engine
 from pfge.lab.launch.marks import Marks, is_users_mistake
 from pfge.lab.launch.told_progress import WorkerReporter
-from pfge.lab.launch.unit import Unit, units_to_run
+from pfge.lab.launch.unit import Unit, is_to_run
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.session import Session
 
@@ -102,7 +102,7 @@ def run_unit(session: Session, make_units: MakeUnits, name: str) -> None:
     The run folder itself is locked by the driver, the unit by this process.
     """
     units = make_units(session.experiment, session.folder, iterations_per_epoch(session))
-    if name not in [unit.name for unit in units_to_run(units)]:
+    if not is_to_run(units, name):
         return  # a job that waited in a queue, while another did it
     unit = next(unit for unit in units if unit.name == name)
     with Marks(session.folder).held(name):
