@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
@@ -92,3 +93,22 @@ def test_the_report_of_the_current_folder_imports_nothing_from_it(copied_run: Pa
     plant(copied_run, tmp_path / "mark")
     python("import sys; from pfge.cli.main import main; sys.exit(main(['report', '.']))")
     assert not (tmp_path / "mark").exists()
+
+
+def test_workers_import_nothing_from_the_current_folder(copied_run: Path, tmp_path: Path) -> None:
+    """Each new interpreter is started by `python -c`, which would search the current folder first."""
+    shutil.rmtree(copied_run / "seed-1")
+    (copied_run / "results.jsonl").unlink()
+    plant(copied_run, tmp_path / "mark")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nfrom pfge.cli.main import main\nif __name__ == '__main__': sys.exit(main())\n"
+    )
+    subprocess.run(
+        [sys.executable, program, "pretrain", "--on", "here:2", *ALL["pretrain"]],
+        env=os.environ | {"PYTHONPATH": str(Path(pfge.__file__).parent.parent)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    assert not (tmp_path / "mark").exists()
+    assert (copied_run / "seed-1" / "w0.safetensors").exists()

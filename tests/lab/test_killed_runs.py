@@ -131,37 +131,49 @@ def test_workers_that_read_a_dataset_may_be_killed_with_the_run(workplace: Path)
     assert outcome(out) == outcome(workplace / "whole")
 
 
-def workers_of(driver: int) -> list[int]:
-    """Return the processes that run units for a driver; its others watch over resources."""
-    found = []
+def processes_below(parent: int) -> dict[int, tuple[int, str]]:
+    """Return the parents and command lines of all processes that a process started, and that those did."""
+    found: dict[int, tuple[int, str]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            line = (folder / "cmdline").read_text()
-        except OSError:  # it has ended
-            continue
-        if int(parent) == driver and "spawn_main" in line:
-            found.append(int(folder.name))
-    return found
+        with suppress(OSError):  # it has ended
+            above = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found[int(folder.name)] = (int(above), line)
+    below, added = {parent}, True
+    while added:
+        more = {pid for pid, (above, _) in found.items() if above in below} - below
+        below |= more
+        added = bool(more)
+    return {pid: found[pid] for pid in below - {parent} if pid in found}
+
+
+def server_and_workers_of(driver: int) -> tuple[list[int], list[int]]:
+    """Return the process from which the workers of a driver are forked, and the workers."""
+    found = {pid: above for pid, (above, line) in processes_below(driver).items() if "forkserver" in line}
+    return [pid for pid in found if found[pid] == driver], [pid for pid in found if found[pid] in found]
 
 
 def test_workers_and_drivers_may_be_killed_at_any_moment(workplace: Path) -> None:
-    """Three times, a worker and then its driver are killed, each at a random moment."""
+    """Three times, a worker and then its driver are killed, each at a random moment.
+
+    Once, what workers are forked from is killed with the worker.
+    """
     methods = "ensemble.methods=['FGE','PFGE','Star','DeepEnsemble']"
     settings = (*SETTINGS, "seeds=[1,2]", methods)
     two = (*settings, "engine.launcher=here:2")
     out, chosen = workplace / "killed", random.Random(5)
-    for _ in range(3):
+    for number in range(3):
         driver = start(workplace, out, two)
         deadline = time.monotonic() + PATIENCE
-        while not (workers := workers_of(driver.pid)) and time.monotonic() < deadline:
+        while not (found := server_and_workers_of(driver.pid))[1] and time.monotonic() < deadline:
             if driver.poll() is not None:  # a fast machine has finished by now
                 break
             time.sleep(0.05)
-        time.sleep(chosen.uniform(0, 8))  # some are killed while they import torch, others at work
-        if workers:
+        servers, workers = found
+        time.sleep(chosen.uniform(0, 8))  # some are killed at their start, others at work
+        for pid in [*servers[: number == 1], chosen.choice(workers)] if workers else ():
             with suppress(ProcessLookupError):  # it may be done by now
-                os.kill(chosen.choice(workers), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         time.sleep(chosen.uniform(0, 4))
         driver.kill()
         driver.communicate()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pfge.cli.experiment_arguments import RUNS, add_experiment_arguments, load_chosen_experiments
+from pfge.cli.setting_arguments import prepare_workers
 
 if TYPE_CHECKING:
     from pfge.lab.config.schema import Experiment
@@ -33,8 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the comparisons and print their tables."""
+    if not options.dry_run:
+        prepare_workers(options)
     chosen = load_chosen_experiments(options)
 
+    import pfge.cli.tables  # noqa: F401 - while workers import what they need
     from pfge.lab.experiments.compare import compare_all
     from pfge.lab.experiments.cost import find_cost
     from pfge.lab.launch.driver import UnitsMissingError

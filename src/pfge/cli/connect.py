@@ -4,7 +4,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pfge.cli.setting_arguments import add_launcher_argument, add_run_arguments, given_settings
+from pfge.cli.setting_arguments import (
+    add_launcher_argument,
+    add_run_arguments,
+    given_settings,
+    prepare_workers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Connect the members, print the tables and draw the figure."""
+    prepare_workers(options)
+
     from pfge.cli.tables import print_connectivity
     from pfge.lab.experiments.connect import connect
     from pfge.lab.run.progress import Reporter

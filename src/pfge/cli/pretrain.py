@@ -4,6 +4,7 @@ import argparse
 from dataclasses import replace
 
 from pfge.cli.experiment_arguments import add_experiment_arguments, load_chosen_experiments
+from pfge.cli.setting_arguments import prepare_workers
 
 HELP = "train or load the start weights w0 of a comparison"
 DESCRIPTION = """
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train or load w0 and print its quality."""
+    prepare_workers(options)
     chosen = load_chosen_experiments(options)
 
     from pfge.cli.tables import print_start_weights

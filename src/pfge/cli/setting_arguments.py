@@ -33,6 +33,16 @@ def add_launcher_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def prepare_workers(options: argparse.Namespace) -> None:
+    """Start what `--on here:N` needs, so that workers import torch while this process does."""
+    from pfge.lab.config.launcher import parse_launcher
+    from pfge.lab.launch.fork_server import start_fork_server
+
+    launcher = parse_launcher(options.on or "")
+    if launcher is not None and launcher.processes > 1:
+        start_fork_server()
+
+
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:
     """Add the argument that makes a command trust the config of the run that it reads."""
     parser.add_argument(

@@ -1,6 +1,7 @@
 """The driver: which units it starts and when, and what becomes of those that fail."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,9 @@ class Runner:
 
     def start(self, orders: Sequence[Order]) -> "list[FakeJob]":
         return [self.start_one(order.unit) for order in orders]
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def start_one(self, name: str) -> "FakeJob":
         self.events.append(name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.test_killed_runs import MODEL, PATIENCE, SETTINGS, finish, start
+from tests.lab.test_killed_runs import MODEL, PATIENCE, SETTINGS, finish, processes_below, start
 from tests.lab.tiny import outcome
 
 pytestmark = pytest.mark.slow
@@ -27,25 +27,9 @@ WORKING = {"ray": "ray::seed", "slurm:local": "submitit.core._submit"}
 """What the command lines of processes that run units have."""
 
 
-def processes_below(parent: int) -> dict[int, str]:
-    """Return the command lines of all processes that a process started, and that those started."""
-    found: dict[int, tuple[int, str]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
-            above = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            found[int(folder.name)] = (int(above), line)
-    below, added = {parent}, True
-    while added:
-        more = {pid for pid, (above, _) in found.items() if above in below} - below
-        below |= more
-        added = bool(more)
-    return {pid: found[pid][1] for pid in below - {parent} if pid in found}
-
-
 def find_workers(driver: subprocess.Popen[str], launcher: str) -> list[int]:
     """Return the processes that run units for a driver."""
-    return [pid for pid, line in processes_below(driver.pid).items() if WORKING[launcher] in line]
+    return [pid for pid, (_, line) in processes_below(driver.pid).items() if WORKING[launcher] in line]
 
 
 def wait_for(driver: subprocess.Popen[str], reached: Callable[[], bool]) -> None:

@@ -1,15 +1,24 @@
 """Units in several processes on one machine: the bytes are those of one process."""
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.experiments.compare import compare_all
 from pfge.lab.launch.driver import UnitsMissingError
+from pfge.lab.launch.fork_server import worker_context
+from pfge.lab.launch.processes import processes
+from pfge.lab.launch.unit import Unit
+from pfge.lab.launch.worker import Order
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
+from pfge.lab.session import Session
 from pfge.storage.files import StorageError
 from tests.lab.tiny import counted_steps, outcome, run, tiny
 
@@ -48,6 +57,58 @@ def test_what_fails_in_workers_leaves_the_rest_and_the_results_of_it(tmp_path: P
     assert "holds NaN or infinity at iteration 2" in str(caught.value)
     assert "left out, as they need it: seed 1: measure SWA, seed 1: tidy" in str(caught.value)
     assert methods_in(tmp_path) == ["w0", "DeepEnsemble"]
+
+
+def made_units(_: Experiment, folder: RunFolder, __: int) -> list[Unit]:
+    """Return a unit that kills its process, and one that writes a variable of its environment."""
+    file = folder.path / "variable"
+
+    def write(_: Session) -> None:
+        file.write_text(os.environ["MADE_VARIABLE"])
+
+    return [
+        Unit("dies", lambda: False, lambda _: os.kill(os.getpid(), signal.SIGKILL)),
+        Unit("writes", file.exists, write),
+    ]
+
+
+def test_a_killed_process_is_noticed_and_the_next_has_the_environment_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def order(unit: str) -> Order:
+        return Order(tiny(), tmp_path, made_units, unit, threads=1, working_folder=Path.cwd())
+
+    with processes(1) as pool:
+        (job,) = pool.start([order("dies")])
+        while not job.is_over():
+            pool.wait(60)  # ends with the process
+        assert job.ending() == "its process was ended by signal 9"
+        start = time.monotonic()
+        pool.wait(0.5)
+        assert time.monotonic() - start >= 0.4  # nothing is at work
+        monkeypatch.setenv("MADE_VARIABLE", "what it is now")
+        (job,) = pool.start([order("writes")])
+        while not job.is_over():
+            pool.wait(60)
+    assert (tmp_path / "variable").read_text() == "what it is now"
+
+
+def test_a_process_that_cannot_be_started_is_a_failure_of_its_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the server from which it is forked was killed."""
+    started = worker_context().Process.start
+    fails = iter([True, False, True])
+
+    def start(process: Any) -> None:
+        if next(fails, False):
+            raise EOFError("unexpected EOF")
+        started(process)
+
+    monkeypatch.setattr(worker_context().Process, "start", start)
+    run(tiny("ensemble.methods=['SWA']", "engine.launcher=here:2"), tmp_path)
+    assert next(fails, None) is None
+    assert methods_in(tmp_path) == ["w0", "SWA"]
 
 
 NO_LAUNCHERS = "there here:0 here:-1 here:two here: here:12345 ray: ray:host ray:a/b:1 slurm:here slurm:"

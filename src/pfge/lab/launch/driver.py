@@ -50,7 +50,7 @@ class _Driver:
                     if not any(run.jobs for run in self._runs):
                         break  # all is done, or the rest needs what failed
                     self._show(show)
-                    time.sleep(SECONDS_BETWEEN_LOOKS)
+                    self._pool.wait(SECONDS_BETWEEN_LOOKS)
         finally:
             for run in self._runs:
                 run.stop()

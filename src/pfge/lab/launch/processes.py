@@ -4,11 +4,12 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 
+from pfge.lab.launch.fork_server import start_fork_server, worker_context
 from pfge.lab.launch.work import Pool
 from pfge.lab.launch.worker import Order, Worker
 
@@ -26,26 +27,34 @@ def processes(count: int) -> Iterator[Pool]:
 class _Processes:
     def __init__(self, count: int):
         self.size = count
-        # Not forked: a process that has used threads, as torch does, cannot be forked safely.
-        self._context = multiprocessing.get_context("spawn")
+        self._context = worker_context()
         self._started: list[_Process] = []
+        start_fork_server()
 
-    def start(self, orders: Sequence[Order]) -> list["_Process"]:
+    def start(self, orders: Sequence[Order]) -> "list[_Process | _NotStarted]":
         return [self._give(order) for order in orders]
+
+    def wait(self, seconds: float) -> None:
+        wait([process.connection for process in self._started if process.is_busy], seconds)
 
     def stop(self) -> None:
         for process in self._started:
             process.stop()
 
-    def _give(self, order: Order) -> "_Process":
+    def _give(self, order: Order) -> "_Process | _NotStarted":
         for process in self._started:
             if process.is_idle():
                 process.give(order)
                 return process
         mine, theirs = self._context.Pipe()
-        started = self._context.Process(target=_work, args=(theirs,))
-        started.start()
-        theirs.close()  # so that the end of the process is the end of the pipe
+        started = self._context.Process(target=_work, args=(theirs, dict(os.environ)))
+        try:
+            started.start()
+        except (EOFError, OSError) as error:
+            mine.close()
+            return _NotStarted(error)  # the server was killed; the next process starts another
+        finally:
+            theirs.close()  # so that the end of the process is the end of the pipe
         process = _Process(started, mine)
         self._started.append(process)
         process.give(order)
@@ -55,29 +64,32 @@ class _Processes:
 class _Process:
     """A process that runs one unit after another, until one fails."""
 
-    def __init__(self, process: SpawnProcess, connection: Connection):
+    def __init__(self, process: BaseProcess, connection: Connection):
         self._process = process
-        self._connection = connection
-        self._is_idle = True
+        self.connection = connection
+        self.is_busy = False
+        self._takes_more = True
 
     def give(self, order: Order) -> None:
-        self._is_idle = False
+        self.is_busy = True
         try:
-            self._connection.send(order)
+            self.connection.send(order)
         except OSError:
             self._process.join()  # it was killed while idle
 
     def is_idle(self) -> bool:
-        return self._is_idle and self._process.is_alive()
+        return not self.is_busy and self._takes_more and self._process.is_alive()
 
     def is_over(self) -> bool:
         try:
-            if self._connection.poll():
-                self._is_idle = bool(self._connection.recv())
+            if self.connection.poll():
+                self._takes_more = self.connection.recv()
+                self.is_busy = False
                 return True
         except (EOFError, OSError):
             self._process.join()
-        return not self._process.is_alive()
+        self.is_busy = self._process.is_alive()
+        return not self.is_busy
 
     def ending(self) -> str:
         code = self._process.exitcode
@@ -86,12 +98,30 @@ class _Process:
     def stop(self) -> None:
         self._process.kill()
         self._process.join()
-        self._connection.close()
+        self.connection.close()
 
 
-def _work(connection: Connection) -> None:
+class _NotStarted:
+    """An order for which no process could be started."""
+
+    def __init__(self, error: Exception):
+        self._error = error
+
+    def is_over(self) -> bool:
+        return True
+
+    def ending(self) -> str:
+        return f"its process could not be started: {self._error}"
+
+    def stop(self) -> None:
+        pass
+
+
+def _work(connection: Connection, environment: Mapping[str, str]) -> None:
     """Carry out the orders that are received, and answer whether each succeeded."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver too, which ends this process
+    os.environ.clear()
+    os.environ.update(environment)  # that of the server may be older
     threading.Thread(target=_end_with_parent, daemon=True).start()
     worker = Worker()
     succeeded = True

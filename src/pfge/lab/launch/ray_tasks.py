@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -54,6 +55,9 @@ class _RayTasks:
 
     def start(self, orders: Sequence[Order]) -> list["_RayTask"]:
         return [_RayTask(self._ray, self._submit(order)) for order in orders]
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def _submit(self, order: Order) -> Any:
         engine = order.experiment.engine

@@ -58,6 +58,9 @@ class _SlurmJobs:
             jobs |= dict(zip(chosen, submitted, strict=True))
         return [jobs[number] for number in range(len(orders))]
 
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
     def _submit(self, engine: EngineSettings, orders: Sequence[Order]) -> list["_SlurmJob"]:
         """Submit units of the same needs as one array."""
         limits = {f"{cluster}_max_num_timeout": MOST_TIMEOUTS for cluster in ("slurm", "local")}

@@ -33,6 +33,9 @@ class Pool(Protocol):
     def start(self, orders: Sequence[Order]) -> Sequence[Job]:
         """Have units run, and return the job of each."""
 
+    def wait(self, seconds: float) -> None:
+        """Return when a job may be over, or after some seconds at the most."""
+
 
 @dataclass(frozen=True)
 class Work:

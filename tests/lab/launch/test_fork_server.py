@@ -1,0 +1,60 @@
+"""The process from which workers are forked: it has imported everything, and started nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+import torch
+
+from pfge.lab.launch.fork_server import IS_USED, start_fork_server, worker_context
+
+pytestmark = pytest.mark.skipif(not IS_USED, reason="workers are not forked on this system")
+
+
+def count_threads(process: int | str) -> int:
+    return len(list(Path(f"/proc/{process}/task").iterdir()))
+
+
+def tell(connection: Connection, loaded: list[str]) -> None:
+    """Say what a worker finds at its start."""
+    connection.send(
+        {
+            "loaded": [name for name in loaded if name in sys.modules],
+            "ignores Ctrl-C": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+            "CUDA": torch.cuda.is_initialized(),
+            "threads of its parent": count_threads(os.getppid()),
+        }
+    )
+
+
+def test_a_worker_begins_with_everything_imported_and_no_thread_was_started() -> None:
+    start_fork_server()
+    mine, theirs = worker_context().Pipe()
+    modules = ["torch._dynamo", "pfge.lab.session", "pfge.lab.launch.worker"]
+    worker = worker_context().Process(target=tell, args=(theirs, modules))
+    worker.start()
+    assert mine.poll(100)
+    found = mine.recv()
+    worker.join()
+    count = "import os, numpy; print(len(os.listdir('/proc/self/task')))"  # OpenBLAS has threads of its own
+    of_numpy = subprocess.check_output([sys.executable, "-c", count])
+    assert found == {
+        "loaded": modules,
+        "ignores Ctrl-C": True,
+        "CUDA": False,
+        "threads of its parent": int(of_numpy),
+    }
+
+
+def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    before = dict(os.environ)
+    start_fork_server()
+    assert dict(os.environ) == before
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+    start_fork_server()
+    assert os.environ["PYTHONSAFEPATH"] == ""
