@@ -108,12 +108,19 @@ def test_a_budget_that_nobody_can_meet_is_one_line(folder: Path, capsys: Capture
         (["--delta-bits", "2", "--budget", "1kB"], "--delta-bits and --budget"),
         (["--delta-bits", "2", "--max-nll-increase", "0.1"], "--delta-bits and --max-nll-increase"),
         (["--budget", "1kB", "--max-kl", "0.1"], "--budget and --max-kl"),
-        (["--files"], "--files says what --budget counts, which is missing"),
     ],
 )
 def test_two_targets_are_refused(folder: Path, capsys: Captured, options: list[str], named: str) -> None:
     assert main(["compress", str(folder / "whole"), str(folder / "small"), *options]) == 2
     assert f"pfge: error: bits must be chosen by one option, got {named}" in capsys.readouterr().err
+
+
+def test_a_budget_of_files_is_that_of_the_folder(folder: Path, capsys: Captured) -> None:
+    arguments = ["compress", str(folder / "whole"), str(folder / "small"), "--files"]
+    assert main(arguments) == 2
+    assert "pfge: error: --files says what --budget counts, which is missing" in capsys.readouterr().err
+    assert main([*arguments, "--budget", "3kB"]) == 0
+    assert sum(file.stat().st_size for file in (folder / "small").iterdir()) <= 3000
 
 
 def test_a_limit_that_nothing_can_keep_is_one_line(folder: Path, capsys: Captured) -> None:

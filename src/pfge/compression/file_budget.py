@@ -21,15 +21,16 @@ def plan_within_files(
         most: The bytes of all files.
         file_bytes: Packs a plan and returns the size of its files.
     """
-    best, largest, fewest = None, 0, 0
+    plan, sizes = None, dict[int, Plan]()
     tensors = most
     for _ in range(ATTEMPTS):
-        plan = ladder.within(max(tensors, ladder.smallest))
+        before, plan = plan, ladder.within(max(tensors, ladder.smallest))
+        if plan == before:  # there is none smaller, or none larger
+            break
         size = file_bytes(plan)
-        fewest = min(size, fewest or size)
-        if largest < size <= most:
-            best, largest = plan, size
-        if _CLOSE * most <= size <= most or (size > most and tensors <= ladder.smallest):
+        sizes[size] = plan
+        if _CLOSE * most <= size <= most:
             break
         tensors = round(tensors * _AIM * most / size)
-    return best, fewest
+    best = max((size for size in sizes if size <= most), default=0)
+    return sizes.get(best), min(sizes)
