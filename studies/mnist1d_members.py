@@ -1,4 +1,4 @@
-"""What weights of members and 3 bits for each change, measured on ensembles of the study's finished runs."""
+"""What weights of members, and 3 or 5 bits for each, change in ensembles of the study's finished runs."""
 
 import warnings
 from dataclasses import asdict, dataclass
@@ -10,8 +10,11 @@ from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session, open_run
 from pfge.methods import base_of
 
-SETTINGS = PackSettings(group=128, small_bits=16)
-KINDS = ("as they are", "weights", "3 bits")
+PACKED = {
+    "3 bits": (Bits(3), PackSettings(group=128, small_bits=16)),
+    "5 bits alone": (Bits(5), PackSettings(base_bits=None, small_bits=16)),
+}
+KINDS = ("as they are", "weights", *PACKED)
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,11 @@ def measure(folder: Path, methods: dict[str, int], seeds: tuple[int, ...]) -> li
 
 def _measure(session: Session, ensemble: Ensemble, method: str, seed: int, kind: str) -> MeasuredMembers:
     validation, test = session.splits.validation, session.splits.test
-    if kind == "3 bits":
-        ensemble = compress(ensemble, Bits(3), settings=SETTINGS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # weights that do not help are counted in the table
+        # The table shows what comes of weights that do not help, and of members that lie far apart.
+        warnings.simplefilter("ignore")
+        if kind in PACKED:
+            ensemble = compress(ensemble, PACKED[kind][0], settings=PACKED[kind][1])
         calibrated = ensemble.calibrated(
             session.in_batches(validation), validation.labels, by="weights" if kind == "weights" else "pooled"
         )

@@ -16,6 +16,8 @@ def test_what_fits_is_printed_with_where_members_are_taken(capsys: Captured) -> 
     assert not [row for row in rows if row[0] == "SWA" and row[4] == "float32"]  # 1,084,544 bytes
     assert "Each run has 400 iterations." in printed
     assert "PFGE 4: members at iterations 100, 200, 300, 400, at rate 0.0005" in printed
+    assert "  one forward pass: SWA as int8 base, 280,932 bytes\n" in printed
+    assert "  4 forward passes: PFGE as int8 base + 3 bits, 728,028 bytes\n" in printed
 
 
 @pytest.mark.filterwarnings("always")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pfge.compression.formats import FORMATS_OF_ONE
-from pfge.lab.planner import Plan, describe_layout, find_plans
+from pfge.lab.planner import Plan, describe_layout, find_plans, recommend
 from pfge.methods import Setting, make_collector
 from pfge.weights import count_bytes, view_weights
 from tests.toys import make_mlp
@@ -46,12 +46,13 @@ def test_with_enough_memory_everything_has_all_its_members() -> None:
         ("PFGE", "float32"): 4,
         ("FGE", "float32"): 20,
         ("SWA", "float32"): 1,
+        ("Star", "float32"): 4,
     }
     assert plans["PFGE", "float32"].nbytes == 4 * ONE
-    assert len(plans) == 4 + 4 + 2
+    assert len(plans) == 4 + 4 + 2 + 2  # members of a star have no base
 
 
-@pytest.mark.parametrize("method", ["PFGE", "FGE", "SWA"])
+@pytest.mark.parametrize("method", ["PFGE", "FGE", "SWA", "Star"])
 def test_members_are_where_the_collector_takes_them(method: str) -> None:
     plan = found(20 * ONE)[method, "float32"]
     collector = make_collector(method, SETTING)
@@ -114,3 +115,20 @@ def test_a_remainder_is_warned_of(setting: Setting, expected: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         find_plans(20 * ONE, LAYOUT, SETTING)
+
+
+@pytest.mark.parametrize(
+    ("memory", "recommended"),
+    [
+        (20 * ONE, [("SWA", "float32", 1), ("Star", "float32", 4), ("FGE", "float32", 20)]),
+        # Of FGE only the last eight fit, which are not recommended.
+        (900, [("SWA", "float32", 1), ("Star", "int8", 4)]),
+        # Four of a star do not fit, and four of PFGE do, as differences from a base.
+        (480, [("SWA", "float32", 1), ("PFGE", "int8 base + 1 bit", 4)]),
+    ],
+)
+def test_a_method_is_recommended_for_one_pass_for_a_few_and_for_many(
+    memory: int, recommended: list[tuple[str, str, int]]
+) -> None:
+    plans = recommend(find_plans(memory, LAYOUT, SETTING))
+    assert [(plan.method, plan.format.name, plan.members) for plan in plans] == recommended

@@ -58,13 +58,20 @@ def run(options: argparse.Namespace) -> int:
     """Print the plans."""
     from pfge.cli.tables import print_plans
     from pfge.lab.models.registry import note_on
-    from pfge.lab.planner import describe_layout, find_plans
+    from pfge.lab.planner import describe_layout, find_plans, recommend
     from pfge.weights import count_bytes
 
     layout = describe_layout(options.model, classes=options.classes, channels=options.channels)
     plans = find_plans(options.memory, layout, _setting(options))
     title = f"{options.model}, {count_bytes(layout):,} bytes per model; {options.memory:,} bytes at test time"
     print_plans(plans, title)
+    print(
+        "Recommended, by the NLL of the methods at a temperature and each at its own rate (docs/mnist1d.md):"
+    )
+    for plan in recommend(plans):
+        passes = "one forward pass" if plan.members == 1 else f"{plan.members} forward passes"
+        print(f"  {passes}: {plan.method} as {plan.format.name}, {plan.nbytes:,} bytes")
+    print("Choose --high on validation data: it changed the NLL more than the choice among these methods did.")
     if note := note_on(options.model):
         print(note)
     return 0

@@ -69,6 +69,8 @@ FORMATS = (
 )
 """Widest first; packed members have BatchNorm, biases and the like in float16, as these are much of a small
 delta. "int8 base + 3 bits" is what `pfge compress --small-bits 16` makes."""
+FORMATS_ALONE = FORMATS[:2]
+"""Those without a base, for members that lie far apart."""
 FORMATS_OF_ONE = (FORMATS[0], StorageFormat("int8 base", PackSettings(small_bits=16)))
 """One member adds nothing to the base."""
 

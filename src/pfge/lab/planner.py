@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pfge.compression.formats import FORMATS, FORMATS_OF_ONE, StorageFormat
+from pfge.compression.formats import FORMATS, FORMATS_ALONE, FORMATS_OF_ONE, StorageFormat
 from pfge.lab.models import build_model
 from pfge.methods import METHODS, Method, Setting, reference_first, schedule_of
 from pfge.weights import Weights, count_bytes, view_weights
@@ -62,8 +62,8 @@ def planned_methods() -> list[Method]:
 def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
     """Return, for each method and format, the plan with the most members that fits.
 
-    Where a method's members do not fit, PFGE gets longer periods, so that it makes fewer, and of FGE the
-    last few are used.
+    Where a method's members do not fit, PFGE and Star get longer periods, so that they make fewer, and of
+    FGE the last few are used.
 
     Args:
         memory: Bytes for the members at test time.
@@ -77,7 +77,7 @@ def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
     fitting = [
         plan
         for method in planned_methods()
-        for stored_as in (FORMATS_OF_ONE if method.members == "one" else FORMATS)
+        for stored_as in _formats(method)
         for plan in _largest(method, stored_as, layout, memory, setting)
     ]
     if not fitting:
@@ -88,6 +88,30 @@ def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
             f"{FORMATS[-1].size(layout, 2):,} with a bit each, and one {count_bytes(layout):,} as float32"
         )
     return fitting
+
+
+def recommend(plans: list[Plan]) -> list[Plan]:
+    """Return the plan to take for one forward pass, for a few, and for many, as far as there are any.
+
+    It is that of the recommended method, with the most members and then in the widest format that fits. If
+    more members of the reference fit, which can be packed more tightly, it is that of the reference. The last
+    few members of a method that makes many are not recommended: they are worse than one average.
+    """
+    chosen = []
+    for method in (method for method in planned_methods() if method.recommended):
+        fitting = [plan for plan in plans if plan.method == method.name]
+        if method.members == "period":
+            fitting += [plan for plan in plans if METHODS[plan.method].reference]
+        if method.members == "cycle":
+            fitting = [plan for plan in fitting if plan.members == len(_iterations(method, plan.setting))]
+        chosen += sorted(fitting, key=lambda plan: -plan.members)[:1]  # formats stay in their order
+    return sorted(chosen, key=lambda plan: plan.members)
+
+
+def _formats(method: Method) -> tuple[StorageFormat, ...]:
+    if method.members == "one":
+        return FORMATS_OF_ONE
+    return FORMATS_ALONE if method.far_apart else FORMATS
 
 
 def _largest(

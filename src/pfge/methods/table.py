@@ -43,6 +43,7 @@ _ENTRIES = (
         averages=True,
         default=True,
         planned=True,
+        recommended=True,
         style=Style("#c98500", "#e69f00", "up"),
     ),
     _shared(
@@ -66,6 +67,7 @@ _ENTRIES = (
         shows_members=True,
         rates_title="a member each cycle",
         planned=True,
+        recommended=True,
         style=Style("#0072b2", "#4ea3dd", "square"),
     ),
     _shared(
@@ -119,6 +121,9 @@ _ENTRIES = (
         periods_are_independent=True,
         averages=True,
         rates_title="a member each annealing, from w0",
+        planned=True,
+        far_apart=True,
+        recommended=True,
         style=Style("#6b4fa0", "#a98fe0", "left"),
     ),
     _own(
