@@ -23,7 +23,7 @@ from pfge.lab.run.result_lines import require_rows
 from pfge.lab.run.results import ComparisonRow
 from pfge.methods import known_rows
 from pfge.storage.files import read_json_object, write_json
-from studies.mnist1d_members import KINDS, PACKED, measure
+from studies.mnist1d_members import KINDS, measure
 
 PAGE = Path(__file__).parents[1] / "docs" / "mnist1d.md"
 CONFIG = Path(__file__).parent / "mnist1d.toml"
@@ -69,12 +69,14 @@ def run_deep(out: Path) -> None:
 def run_members(out: Path) -> None:
     counts = member_counts(out)
     pooled = [method for method in shown_methods(out) if counts[method] > 1]
-    found = []
+    file = out / "members.json"
+    found = read_json_object(file)["rows"] if file.exists() else []
+    known = {(row["method"], row["seed"], row["kind"]) for row in found}
     for rate in RATES:
         chosen = {method: counts[method] for method in pooled if chosen_rate(out, method) == rate}
         if chosen:
-            found += measure(rate_folder(out, "report", rate), chosen, REPORTED)
-    write_json(out / "members.json", {"rows": found})
+            found += measure(rate_folder(out, "report", rate), chosen, REPORTED, known)
+    write_json(file, {"rows": found})
 
 
 def rows_of(folder: Path) -> list[ComparisonRow]:
@@ -220,7 +222,7 @@ def members_table(
         plain = of(method, KINDS[0], "nll")
         kept = f"{sum(of(method, 'weights', 'weighted')):g} of {len(plain)}"
         weights.append([method, kept, change(of(method, "weights", "nll"), plain)])
-        for kind in PACKED:
+        for kind in (kind for kind in KINDS[2:] if of(method, kind, "nll")):
             nll, size = of(method, kind, "nll"), f"{fmean(of(method, kind, 'size')):.3f}x"
             packed.append(
                 [method, kind, size, change(nll, plain), *(change(nll, rival_nll[r]) for r in RIVALS)]

@@ -1,20 +1,23 @@
 """What weights of members, and 3 or 5 bits for each, change in ensembles of the study's finished runs."""
 
 import warnings
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 from pfge import Bits, Ensemble, compress
-from pfge.compression import PackSettings
+from pfge.compression import Distillation, PackSettings, distil
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session, open_run
-from pfge.methods import base_of
+from pfge.methods import METHODS, base_of
 
 PACKED = {
     "3 bits": (Bits(3), PackSettings(group=128, small_bits=16)),
     "5 bits alone": (Bits(5), PackSettings(base_bits=None, small_bits=16)),
 }
-KINDS = ("as they are", "weights", *PACKED)
+DISTILLED = "5 bits alone, distilled"
+KINDS = ("as they are", "weights", *PACKED, DISTILLED)
 
 
 @dataclass(frozen=True)
@@ -40,22 +43,31 @@ class MeasuredMembers:
     nll: float
 
 
-def measure(folder: Path, methods: dict[str, int], seeds: tuple[int, ...]) -> list[dict[str, object]]:
-    """Return what members as they are, with weights, and at 3 bits are worth.
+def measure(
+    folder: Path, methods: dict[str, int], seeds: tuple[int, ...], known: Collection[tuple[str, int, str]]
+) -> list[dict[str, object]]:
+    """Return what members of each kind are worth.
 
     Args:
         folder: Of a finished run.
         methods: Rows to measure, and how many members each has.
         seeds: To measure.
+        known: Methods, seeds and kinds that were measured before.
     """
     found = []
     with open_run(folder, Reporter()) as session:
-        for seed in seeds:
-            for method, members in methods.items():
-                path = session.folder.ensemble(seed, base_of(method))
-                ensemble = session.load_ensemble(path).uncalibrated().last(members)
-                found += [asdict(_measure(session, ensemble, method, seed, kind)) for kind in KINDS]
+        for seed, (method, members) in product(seeds, methods.items()):
+            path = session.folder.ensemble(seed, base_of(method))
+            ensemble = session.load_ensemble(path).uncalibrated().last(members)
+            for kind in _kinds_of(method):
+                if (method, seed, kind) not in known:
+                    found.append(asdict(_measure(session, ensemble, method, seed, kind)))
     return found
+
+
+def _kinds_of(method: str) -> list[str]:
+    """Return the kinds of a method: members that lie close together need no distillation."""
+    return [kind for kind in KINDS if kind != DISTILLED or METHODS[base_of(method)].far_apart]
 
 
 def _measure(session: Session, ensemble: Ensemble, method: str, seed: int, kind: str) -> MeasuredMembers:
@@ -63,8 +75,12 @@ def _measure(session: Session, ensemble: Ensemble, method: str, seed: int, kind:
     with warnings.catch_warnings():
         # The table shows what comes of weights that do not help, and of members that lie far apart.
         warnings.simplefilter("ignore")
-        if kind in PACKED:
-            ensemble = compress(ensemble, PACKED[kind][0], settings=PACKED[kind][1])
+        original = ensemble
+        if packed := PACKED.get(kind.removesuffix(", distilled")):
+            ensemble = compress(original, packed[0], settings=packed[1])
+        if kind == DISTILLED:
+            training = session.batch_norm_batches(seed)
+            ensemble = distil(original, ensemble, training, Distillation(iterations=300))
         calibrated = ensemble.calibrated(
             session.in_batches(validation), validation.labels, by="weights" if kind == "weights" else "pooled"
         )

@@ -71,7 +71,9 @@ def run(options: argparse.Namespace) -> int:
     for plan in recommend(plans):
         passes = "one forward pass" if plan.members == 1 else f"{plan.members} forward passes"
         print(f"  {passes}: {plan.method} as {plan.format.name}, {plan.nbytes:,} bytes")
-    print("Choose --high on validation data: it changed the NLL more than the choice among these methods did.")
+    print(
+        "Choose --high on validation data: it changed the NLL more than the choice of one of these methods."
+    )
     if note := note_on(options.model):
         print(note)
     return 0
