@@ -1,10 +1,12 @@
+from collections.abc import Mapping
+
 import pytest
 import torch
 
 from pfge import Weights
 from pfge.compression.rate_distortion import SMALL as ALL_SMALL
 from pfge.compression.rate_distortion import Choices, Ladder, Plan
-from pfge.packed.encode import PackSettings, find_shared, pack_members
+from pfge.packed.encode import PackSettings, TensorForm, find_shared, pack_members
 
 SETTINGS = PackSettings()
 
@@ -39,6 +41,17 @@ def size(widths: dict[str, int]) -> int:
     return pack_members(MEMBERS, widths, SETTINGS).nbytes
 
 
+def error(members: list[Weights], forms: Mapping[str, TensorForm | int], settings: PackSettings) -> float:
+    """Return the sum over tensors of the squared error over the squared size, of the members in the mean."""
+    packed = pack_members(members, forms, settings)
+    errors = [
+        float((one[name] - two[name]).square().sum() / two[name].square().sum())
+        for one, two in zip(packed, members, strict=True)
+        for name in two
+    ]
+    return sum(errors) / len(members)
+
+
 def test_it_starts_at_one_bit_and_ends_at_eight() -> None:
     assert widths_of(LADDER.at(0)) == {"large": 1, "small": 1}
     assert widths_of(LADDER.at(LADDER.top)) == {"large": 8, "small": 8}
@@ -67,6 +80,14 @@ def test_a_budget_is_kept_and_used(extra: int) -> None:
     assert left >= 0
     assert widths["small"] == 8 or left < SMALL
     assert widths["large"] == 8 or left < LARGE
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_a_budget_is_used_at_least_as_well_as_by_one_width_for_all(bits: int) -> None:
+    even = {"large": bits, "small": bits}
+    chosen = widths_of(LADDER.within(size(even)))
+    assert size(chosen) <= size(even)
+    assert error(MEMBERS, chosen, SETTINGS) <= error(MEMBERS, even, SETTINGS)
 
 
 @pytest.mark.parametrize("wanted", [0, 1, 6, 13, 14])
@@ -128,15 +149,23 @@ def test_every_rung_is_larger_and_more_exact() -> None:
     members = make_whole_members()
     shared = find_shared(members, SETTINGS)
     ladder = Ladder(members, shared, FREE)
-    sizes = [
-        pack_members(members, plan.forms, plan.settings, shared).nbytes
-        for plan in (ladder.at(rung) for rung in range(ladder.top + 1))
-    ]
+    plans = [ladder.at(rung) for rung in range(ladder.top + 1)]
+    sizes = [pack_members(members, plan.forms, plan.settings, shared).nbytes for plan in plans]
     assert sizes[0] == ladder.smallest
     assert sizes == sorted(set(sizes))
     top = ladder.at(ladder.top)
     assert all(isinstance(form.bits, tuple) and set(form.bits) == {8} for form in top.forms.values())
     assert top.settings.small_bits == 32
+
+
+def test_a_budget_of_a_rungs_size_is_used_up_by_that_rung() -> None:
+    """So costs are those of packing, whatever is chosen, and every byte is spent in the ladder's order."""
+    members = make_whole_members()
+    shared = find_shared(members, SETTINGS)
+    ladder = Ladder(members, shared, FREE)
+    for rung in range(ladder.top + 1):
+        plan = ladder.at(rung)
+        assert ladder.within(pack_members(members, plan.forms, plan.settings, shared).nbytes) == plan
 
 
 def test_small_tensors_get_bits_where_these_matter_more() -> None:
