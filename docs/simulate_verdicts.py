@@ -2,6 +2,10 @@
 
     python docs/simulate_verdicts.py
 
+The verdicts of all runs are written beside it, into simulated-verdicts.txt: a line for each of the table,
+with the verdicts of each run as letters. All runs of a line come from one generator, so that its first runs
+are the same however many are drawn.
+
 A run has a reference and some methods, all with the same seeds and test examples. Of a method:
 
 - accuracy: it is right where the reference is, except on a share of the examples that it wins and a share
@@ -28,6 +32,7 @@ ACCURACY, NLL = Classification().metric("accuracy"), Classification().metric("nl
 MARGINS = {ACCURACY: 0.002, NLL: 0.01}  # the defaults
 SEED_DEVIATION = {ACCURACY: 0.0004, NLL: 0.002}
 PAGE = Path(__file__).with_name("verdicts.md")
+RECORD = Path(__file__).with_name("simulated-verdicts.txt")
 BEGIN, END = "<!-- begin simulated -->\n", "<!-- end simulated -->\n"
 
 
@@ -79,8 +84,12 @@ SCENARIOS = (
 )
 
 
-def simulate(scenario: Scenario, metric: Metric, draws: int = DRAWS) -> list[Counter[str]]:
-    """Return for each drawn run how many of its methods have each verdict."""
+LINES = [(scenario, metric) for scenario in SCENARIOS for metric in (ACCURACY, NLL)]
+"""What the lines of the table and of the record are about."""
+
+
+def simulate(scenario: Scenario, metric: Metric, draws: int = DRAWS) -> str:
+    """Return the verdicts of each drawn run, as the first letters of those on its methods."""
     generator = torch.Generator().manual_seed(0)
     sign = 1 if metric.better == "higher" else -1
     truth = sign * scenario.truth * MARGINS[metric]
@@ -95,8 +104,8 @@ def simulate(scenario: Scenario, metric: Metric, draws: int = DRAWS) -> list[Cou
                 metric, dict(enumerate(method)), dict(enumerate(reference)), compared=scenario.methods
             )
             verdicts.append(gap.verdict if gap else "undecided")
-        found.append(Counter(verdicts))
-    return found
+        found.append("".join(verdict[0] for verdict in verdicts))
+    return " ".join(found)
 
 
 def _reference(metric: Metric, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
@@ -123,35 +132,40 @@ def _method(
     return torch.where(reference > 0, (place >= lost).float(), (place < won).float())
 
 
-def shares(scenario: Scenario, runs: Sequence[Counter[str]]) -> dict[str, float]:
+def shares(scenario: Scenario, verdicts: str) -> dict[str, float]:
     """Return the share of each verdict, and of runs with one or more that are wrong."""
-    verdicts = sum(runs, Counter())
-    found = {name: verdicts[name] / verdicts.total() for name in ("better", "equal", "worse", "undecided")}
-    return found | {"wrong": sum(any(run[name] for name in scenario.wrong) for run in runs) / len(runs)}
+    runs = verdicts.split()
+    letters = Counter("".join(runs))
+    found = {name: letters[name[0]] / letters.total() for name in ("better", "equal", "worse", "undecided")}
+    wrong = {name[0] for name in scenario.wrong}
+    return found | {"wrong": sum(bool(wrong & {*run}) for run in runs) / len(runs)}
 
 
-def table() -> str:
-    """Return the shares of all scenarios as Markdown."""
+def table(record: Sequence[str]) -> str:
+    """Return the shares of all scenarios as Markdown, from the verdicts of each line."""
     lines = [
         "| truth | seeds | test examples | metric | better | equal | worse | undecided | wrong |",
         "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    lines += [line(scenario, metric) for scenario in SCENARIOS for metric in (ACCURACY, NLL)]
+    lines += [
+        _line(scenario, metric, verdicts) for (scenario, metric), verdicts in zip(LINES, record, strict=True)
+    ]
     return "\n".join(lines) + "\n"
 
 
-def line(scenario: Scenario, metric: Metric) -> str:
-    """Return the shares of one scenario as a line of the table."""
-    found = shares(scenario, simulate(scenario, metric))
+def _line(scenario: Scenario, metric: Metric, verdicts: str) -> str:
     data = f"{scenario.seeds} | {scenario.examples:,} | {metric.label}"
-    return f"| {scenario.about} | {data} | {' | '.join(f'{100 * share:.1f} %' for share in found.values())} |"
+    found = [f"{100 * share:.1f} %" for share in shares(scenario, verdicts).values()]
+    return f"| {scenario.about} | {data} | {' | '.join(found)} |"
 
 
 def main() -> None:
-    """Write the table into the page."""
+    """Write the verdicts, and the table into the page."""
+    record = [simulate(*line) for line in LINES]
+    RECORD.write_text("\n".join(record) + "\n", encoding="utf-8")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}{table()}{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{BEGIN}{table(record)}{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -43,18 +43,24 @@ def test_enough_data_finds_the_truth() -> None:
         assert max(shares[expected] for name, shares in simulated() if name == about) > 95
 
 
+def test_the_table_is_that_of_the_recorded_verdicts(script: dict[str, Any]) -> None:
+    recorded = script["RECORD"].read_text().splitlines()
+    for (scenario, _), verdicts in zip(script["LINES"], recorded, strict=True):
+        assert [len(run) for run in verdicts.split()] == [scenario.methods] * script["DRAWS"]
+    start = next(number for number, line in enumerate(LINES) if line.startswith("| truth |"))
+    assert script["table"](recorded).splitlines() == LINES[start:]
+
+
 def test_the_script_makes_the_lines_of_little_data(script: dict[str, Any]) -> None:
-    small = [scenario for scenario in script["SCENARIOS"] if scenario.examples <= 1500]
-    assert len(small) == 3
-    for scenario in small:
-        for metric in (script["ACCURACY"], script["NLL"]):
-            assert script["line"](scenario, metric) in LINES
+    recorded = script["RECORD"].read_text().splitlines()
+    little = [n for n, (scenario, _) in enumerate(script["LINES"]) if scenario.examples <= 1500]
+    assert len(little) == 6
+    for number in little:
+        assert script["simulate"](*script["LINES"][number]) == recorded[number]
 
 
 @pytest.mark.slow
-def test_the_script_makes_lines_of_more_data(script: dict[str, Any]) -> None:
-    larger = [s for s in script["SCENARIOS"] if (s.seeds, s.examples, s.methods) == (3, 10_000, 1)]
-    assert len(larger) == 2
-    for scenario in larger:
-        for metric in (script["ACCURACY"], script["NLL"]):
-            assert script["line"](scenario, metric) in LINES
+def test_the_script_makes_the_first_runs_of_every_line(script: dict[str, Any]) -> None:
+    recorded = script["RECORD"].read_text().splitlines()
+    for line, verdicts in zip(script["LINES"], recorded, strict=True):
+        assert script["simulate"](*line, draws=100).split() == verdicts.split()[:100]
