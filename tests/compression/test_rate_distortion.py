@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from itertools import pairwise
 
 import pytest
 import torch
@@ -153,6 +154,9 @@ def test_every_rung_is_larger_and_more_exact() -> None:
     sizes = [pack_members(members, plan.forms, plan.settings, shared).nbytes for plan in plans]
     assert sizes[0] == ladder.smallest
     assert sizes == sorted(set(sizes))
+    errors = [error(members, plan.forms, plan.settings) for plan in plans]
+    # Of all components but the first, errors are estimated, so that a rung may gain nothing.
+    assert all(later <= 1.02 * earlier for earlier, later in pairwise(errors))
     top = ladder.at(ladder.top)
     assert all(isinstance(form.bits, tuple) and set(form.bits) == {8} for form in top.forms.values())
     assert top.settings.small_bits == 32

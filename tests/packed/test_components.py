@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -104,6 +106,19 @@ def test_members_differ_from_each_other_as_much_as_before() -> None:
         for stacked in (torch.stack([member["weight"] for member in kind]) for kind in (members, packed))
     )
     torch.testing.assert_close(after, before, rtol=2e-3, atol=0)
+
+
+def test_what_members_add_alike_is_not_enlarged() -> None:
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(40, 64, generator=generator)
+    members = [{"weight": base + 0.01 * torch.randn(40, 64, generator=generator)} for _ in range(3)]
+    # Of a base of 4 bits, the error is larger than the members' differences, and the one component has it.
+    form = TensorForm((1,), PackSettings(4, None))
+    packed = pack_members(members, {"weight": form}, PackSettings())
+    of_base = PackedMembers(3, {"weight": replace(packed.tensors["weight"], each=(), mix=None)})
+    for one, alone, expected in zip(packed, of_base, members, strict=True):
+        errors = [(found["weight"] - expected["weight"]).norm() for found in (one, alone)]
+        assert errors[0] < errors[1]
 
 
 def test_components_that_are_zero_keep_their_mix() -> None:

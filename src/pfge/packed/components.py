@@ -31,10 +31,12 @@ def find_components(deltas: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def keep_spread(mix: Tensor, components: Tensor, deltas: Tensor) -> Tensor:
-    """Return a mix that is larger by a factor, so that members differ from each other as much as they did.
+    """Return a mix with larger differences, so that members differ from each other as much as they did.
 
     Components that are left out, and steps of least squared error, bring members nearer to each other. What
-    an ensemble gains comes from their differences, while the errors of many members average out.
+    an ensemble gains comes from their differences, while the errors of many members average out. What all
+    members add alike, as the error of the base, is left as it is: next to it, their differences may be small,
+    and a factor that restores these would tear it apart.
 
     Args:
         mix: As from `find_components`.
@@ -43,7 +45,8 @@ def keep_spread(mix: Tensor, components: Tensor, deltas: Tensor) -> Tensor:
     """
     before, after = ((rows - rows.mean(dim=0)).norm().item() for rows in (deltas, mix.float() @ components))
     factor = before / after if after > 0 else 1.0
-    return (mix.float() * factor).to(MIX_TYPE)
+    alike = mix.float().mean(dim=0)
+    return (alike + factor * (mix.float() - alike)).to(MIX_TYPE)
 
 
 def mix_size(members: int, components: int) -> int:
