@@ -41,7 +41,8 @@ def refused(captured: Captured, *arguments: str) -> str:
 
 def test_three_tables_and_a_figure_that_are_the_same_again(capsys: Captured, folder: Path) -> None:
     assert main(["connect", str(folder), "--pairs", "1"]) == 0
-    printed = capsys.readouterr().out
+    printed, said = capsys.readouterr()
+    assert said.replace("\n", "").startswith(f"{folder}: fits and traces 2 curves between adjacent members")
     assert [row[:2] for row in cells(printed)] == [["FGE", "1"], ["PFGE", "1"]] * 3
     for title in ("test error along the curve, %", "training loss along the curve", "mode connectivity"):
         assert title in printed

@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Export, and print what the file contains."""
     from pfge.export import export_onnx, export_torch
+    from pfge.lab.run.progress import Reporter
     from pfge.tasks import Regression
     from pfge.weights import count_bytes
 
@@ -59,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
     deployed = open_deployed(options, EXAMPLES)
     ensemble, example = deployed.ensemble, deployed.example
     ensemble.usage = deployed.usage
+    Reporter().say(f"{options.ensemble}: exports {len(ensemble)} members, and compares the file with PyTorch")
     batch = [example] if isinstance(example, tuple) else example  # of a tuple, the model takes the entries
     if options.format == "onnx":
         form: Any = (options.form or "loop").replace("-", " ")

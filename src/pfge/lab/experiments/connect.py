@@ -82,6 +82,7 @@ def connect(
         counts = {key: len(ensemble) for key, ensemble in ensembles.items()}
         chosen = choose_pairs(counts, pairs, choice_seed)
         del ensembles
+        reporter.say(f"{path}: fits and traces {len(chosen)} curves between adjacent members")
         launch([session], partial(curve_units, pairs=tuple(chosen)))
         results = session.folder.connectivity
         put_in_order(results, ConnectivityRow, [pair.key for pair in choose_pairs(counts, "all", 0)])

@@ -55,6 +55,8 @@ def measure_formats(
             )
         # All are checked before the long work starts.
         ensembles = {seed: dict(_ensembles(session, seed)) for seed in session.experiment.seeds}
+        count = sum(map(len, ensembles.values()))
+        reporter.say(f"{path}: measures {count} ensembles in each storage format")
         for seed, of_seed in ensembles.items():
             # Small ensembles first, so that most results exist before the largest ensemble is measured.
             for method, ensemble in sorted(of_seed.items(), key=lambda item: len(item[1])):
