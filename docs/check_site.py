@@ -1,7 +1,8 @@
 """Check a built site: no dead internal link, nothing from a network, every public name can be found.
 
-Run it with `python docs/check_site.py docs/_build/html`; `make docs` does. It prints what is wrong, a line
-each, and ends with exit code 1 if something is.
+If there is a browser, it opens every page at the width of a phone and of a desktop. Run it with
+`python docs/check_site.py docs/_build/html`; `make docs` does. It prints what is wrong, a line each, and ends
+with exit code 1 if something is.
 """
 
 import sys
@@ -12,6 +13,8 @@ from inspect import ismodule
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from look_at_site import seen_problems, served
+from site_browser import CHROMIUM, DRIVER, NEEDED, started_browser
 from sphinx.util.inventory import InventoryFile
 
 BESIDE = ("pfge.cascade", "pfge.export", "pfge.methods")
@@ -85,9 +88,19 @@ def _pages(site: Path) -> list[Path]:
     return [path for path in sorted(site.rglob("*.html")) if "_static" not in path.parts]
 
 
+def in_browser(site: Path) -> Iterator[str]:
+    """Yield what a browser finds; nothing, and a line on standard error, if there is none."""
+    if not CHROMIUM or not DRIVER:
+        print(f"the pages were not looked at: that {NEEDED}", file=sys.stderr)
+        return
+    pages = [page.relative_to(site).as_posix() for page in _pages(site)]
+    with served(site) as address, started_browser() as browser:
+        yield from seen_problems(browser, address, pages, public_names())
+
+
 def main(site: Path) -> int:
     """Print what is wrong and return the exit code."""
-    found = [*problems(site), *missing_names(inventory(site))]
+    found = [*problems(site), *missing_names(inventory(site)), *in_browser(site)]
     print(*found, sep="\n", end="\n" * bool(found))
     return 1 if found else 0
 

@@ -60,6 +60,8 @@ html_theme_options = {
 }
 html_sidebars = {"index": []}
 html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from site_browser import started_browser
 
 from pfge.reports.page.page import make_page
 from pfge.reports.run import Run
-from tests.reports.browsing import CHROMIUM, DRIVER, EVIL
+from tests.reports.browsing import EVIL
 from tests.reports.figures.test_landscape import FOUND
 from tests.reports.made_run import (
     make_run,
@@ -22,29 +23,9 @@ from tests.reports.made_run import (
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--no-first-run",
-        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.set_script_timeout(120)  # seconds; a busy machine is slow
-    yield driver
-    driver.quit()
+def browser() -> Iterator[Any]:
+    with started_browser(logs_requests=True) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="session")
