@@ -57,6 +57,20 @@ def test_every_chart_is_drawn_within_the_window_and_has_a_name(browser: Any, pag
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_a_long_name_ends_within_its_chart(browser: Any, page: Path, width: int) -> None:
+    opened(browser, page, width)
+    names = browser.execute_script("""
+        const right = (node) => node.getBoundingClientRect().right;
+        return [...document.querySelectorAll('svg.plot .name')].map(
+            node => [node.textContent, right(node) - right(node.closest('svg'))]
+        );
+    """)
+    assert "PFGE" in {name for name, _ in names}
+    assert any(name.startswith("<script") and name.endswith("…") for name, _ in names)
+    assert [name for name, over in names if over > 0] == []
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
 @pytest.mark.parametrize("which", ["page", "page_of_forms", "page_of_three"])
 def test_no_table_hides_a_column(
     browser: Any, which: str, width: int, request: pytest.FixtureRequest
@@ -213,7 +227,10 @@ def test_a_name_with_markup_is_only_a_name(browser: Any, page: Path) -> None:
     assert browser.execute_script("return window.broken") is None
     assert browser.execute_script("return document.images.length") == 0
     names = "return [...document.querySelectorAll('svg .name')].map(node => node.textContent)"
-    assert EVIL in browser.execute_script(names)
+    # The legend has the whole name, and the chart as much of it as there is room for.
+    assert any(EVIL.startswith(name.rstrip("…")) and len(name) > 20 for name in browser.execute_script(names))
+    legend = "return [...document.querySelectorAll('.legend button')].map(node => node.textContent.trim())"
+    assert EVIL in browser.execute_script(legend)
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])

@@ -180,6 +180,15 @@ def test_runs_share_a_page_and_a_table_of_contents(tmp_path: Path) -> None:
     assert {"run-1-tradeoff", "run-2-tradeoff"} <= page.data["figures"].keys()
 
 
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    runs = [Run(make_run(tmp_path / name, examples=0)) for name in ("one", "two")]
+    page = make_page([*runs, runs[0], runs[0]])
+    titles = [f"made ({tmp_path / name})" for name in ("one", "two")]
+    titles += [f"{titles[0]}, again", f"{titles[0]}, again, again"]
+    assert re.findall(r"<h1>(.*?)</h1>", page) == titles
+    assert re.findall(r'<a href="#run-\d">(.*?)</a>', page) == titles
+
+
 def test_the_best_is_bold_and_pfge_stands_out(folder: Path) -> None:
     text = make_page([Run(folder)])
     assert "<strong>94.25 ± 0.25</strong>" in text  # FGE's accuracy

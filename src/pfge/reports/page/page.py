@@ -1,7 +1,7 @@
 """One HTML page for runs: nothing on it comes from elsewhere, and nothing in a run can become markup."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
@@ -24,8 +24,9 @@ def make_page(runs: Sequence[Run]) -> str:
         raise ValueError("a report needs at least one run, got none")
     bodies = []
     figures: dict[str, Figure] = {}
-    for number, run in enumerate(runs, 1):
-        body, drawn = run_section(run, f"run-{number}")
+    named = name_runs(runs)
+    for number, (name, run) in enumerate(named.items(), 1):
+        body, drawn = run_section(run, f"run-{number}", name)
         bodies.append(body)
         figures |= drawn
     footer = f"<footer>Made by pfge {escape(pfge.__version__)} from the results of the run alone.</footer>"
@@ -33,28 +34,28 @@ def make_page(runs: Sequence[Run]) -> str:
         title=escape(", ".join(dict.fromkeys(run.name for run in runs))),
         style=_asset("style.css"),
         script="\n".join(map(_asset, SCRIPTS)),
-        body=f"{_contents(runs)}<main>{_compared(runs)}{''.join(bodies)}</main>{footer}",
+        body=f"{_contents(list(named))}<main>{_compared(named)}{''.join(bodies)}</main>{footer}",
         data=_embed(figures),
     )
 
 
-def _contents(runs: Sequence[Run]) -> str:
-    if len(runs) == 1:
+def _contents(names: Sequence[str]) -> str:
+    if len(names) == 1:
         return ""
     links = "".join(
-        f'<li><a href="#run-{number}">{escape(run.name)}</a></li>' for number, run in enumerate(runs, 1)
+        f'<li><a href="#run-{number}">{escape(name)}</a></li>' for number, name in enumerate(names, 1)
     )
     return f'<nav class="runs" aria-label="Runs"><ul>{links}</ul></nav>'
 
 
-def _compared(runs: Sequence[Run]) -> str:
+def _compared(runs: Mapping[str, Run]) -> str:
     """Return one table of all runs, or why there is none; "" for one run."""
     if len(runs) == 1:
         return ""
-    table = runs_table(name_runs(runs))
+    table = runs_table(runs)
     if table:
         return f'<section id="runs">{sheet(table)}</section>'
-    several = len({run.task for run in runs if run.results}) > 1
+    several = len({run.task for run in runs.values() if run.results}) > 1
     why = "they are of different tasks" if several else "fewer than two have results"
     return f'<section id="runs"><p class="note">The runs are not in one table: {why}.</p></section>'
 

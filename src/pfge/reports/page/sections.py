@@ -21,12 +21,13 @@ MANY_PANELS = 5
 """From here on panels are smaller; four stand two by two."""
 
 
-def run_section(run: Run, key: str) -> tuple[str, dict[str, Figure]]:
+def run_section(run: Run, key: str, name: str) -> tuple[str, dict[str, Figure]]:
     """Return a run's HTML and its figures by the names that the HTML has for them.
 
     Args:
         run: What to show.
         key: Makes names and addresses unique on the page.
+        name: Of the run, which no other on the page has.
     """
     figures = {figure.name: figure for figure in report_figures(run)}
     tables = report_tables(run)
@@ -35,36 +36,36 @@ def run_section(run: Run, key: str) -> tuple[str, dict[str, Figure]]:
     parts = [("summary", "Summary", _summary(run) + _figures(figures, ["tradeoff"], key))]
     if of_methods:
         parts.append(("tables", "Tables", "".join(map(sheet, of_methods))))
-    for name, title, wanted in (
+    for part, title, wanted in (
         ("path", "Along the path", ["rates", "members", "curves"]),
         ("trust", "Can it be trusted?", ["reliability", "corruptions", "unknown-inputs"]),
     ):
         html = _figures(figures, wanted, key)
-        if name == "path" and run.landscape:
+        if part == "path" and run.landscape:
             html += (
                 "<figure><figcaption><h3>The loss plane</h3><p>Points off the plane are projected onto it."
                 f"</p></figcaption>{draw_landscape(run.landscape)}</figure>"
             )
         evaluated = {method for _, method, _ in run.evaluations}
-        if name == "trust" and evaluated and START not in evaluated:
+        if part == "trust" and evaluated and START not in evaluated:
             folder = run.folder.ensemble(run.evaluations[0][0], START)
             command = f"pfge evaluate {folder} with the options that the others were evaluated with."
             html += f'<p class="note">To see {START} beside these: {escape(command)}</p>'
-        if name == "trust" and of_ensembles:
+        if part == "trust" and of_ensembles:
             sheets = "".join(map(sheet, of_ensembles))
             html += f"<details><summary>Every ensemble that was evaluated</summary>{sheets}</details>"
         if html:
-            parts.append((name, title, html))
+            parts.append((part, title, html))
     parts.append(("source", "Where the numbers come from", _source(run)))
     body = "".join(
-        f'<section id="{key}-{name}"><h2>{title}</h2>{html}</section>' for name, title, html in parts
+        f'<section id="{key}-{part}"><h2>{title}</h2>{html}</section>' for part, title, html in parts
     )
-    links = "".join(f'<li><a href="#{key}-{name}">{title}</a></li>' for name, title, _ in parts)
+    links = "".join(f'<li><a href="#{key}-{part}">{title}</a></li>' for part, title, _ in parts)
     html = (
-        f'<div class="run" id="{key}"><h1>{escape(run.name)}</h1><p class="about">{escape(_about(run))}</p>'
+        f'<div class="run" id="{key}"><h1>{escape(name)}</h1><p class="about">{escape(_about(run))}</p>'
         f'<nav aria-label="Contents"><ul>{links}</ul></nav>{body}</div>'
     )
-    return html, {f"{key}-{name}": figure for name, figure in figures.items()}
+    return html, {f"{key}-{figure}": drawn for figure, drawn in figures.items()}
 
 
 def _about(run: Run) -> str:
@@ -161,7 +162,7 @@ def _duration(run: Run) -> str:
 def _files(run: Run) -> str:
     files = [run.folder.results, run.folder.config, run.folder.environment]
     rows = [
-        Row([Text(file.name), Text(show_bytes(file.stat().st_size)), Text(checksum(file)[:16])])
+        Row([Text(file.name), Text(show_bytes(file.stat().st_size)), Text(checksum(file)[:12])])
         for file in files
         if file.is_file()
     ]

@@ -66,5 +66,7 @@ def name_runs(runs: Sequence[Run]) -> dict[str, Run]:
     found: dict[str, Run] = {}
     for run in runs:
         name = run.name if names.count(run.name) == 1 else f"{run.name} ({run.folder.path})"
-        found[name if name not in found else f"{name}, again"] = run
+        while name in found:
+            name += ", again"
+        found[name] = run
     return found

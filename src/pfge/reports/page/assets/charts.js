@@ -1,6 +1,7 @@
 // One panel of a figure as SVG. Text goes in as text nodes only, so that no name can become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
+const LABELS = 92; // pixels to the right of a panel whose points have names
 const MARKS = {
   circle: (r) => `M${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`,
   square: (r) => polygon([[-0.9, -0.9], [0.9, -0.9], [0.9, 0.9], [-0.9, 0.9]], r),
@@ -66,7 +67,7 @@ function drawPanel(panel, styles, width, sameX, sameY) {
   const height = Math.round(Math.min(330, Math.max(least, width * 0.66)));
   const lines = panel.x_ticks.some(([, name]) => name.includes("\n")) ? 2 : 1;
   const isNamed = panel.title.includes(panel.y_label);
-  const box = { left: 58, right: width - (panel.labeled ? 92 : 14), top: isNamed ? 10 : 26, bottom: height - 30 - 14 * lines };
+  const box = { left: 58, right: width - (panel.labeled ? LABELS : 14), top: isNamed ? 10 : 26, bottom: height - 30 - 14 * lines };
   const svg = document.createElementNS(SVG, "svg");
   const series = panel.series;
   const xs = placesOf(sameX).xs.concat(panel.x_ticks.map(([x]) => x));
@@ -125,6 +126,15 @@ function placeNames(fronts, scales, box) {
     if (attempt === 4 || Math.max(over.left, over.top, over.bottom) < 1) return { x, y, names };
     for (const side of Object.keys(room)) room[side] += over[side];
   }
+}
+
+/** Return a name that fits into a number of pixels; the legend has the whole of it. */
+function shorten(name, room) {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = `11.5px ${getComputedStyle(document.body).fontFamily}`; // as the style has names
+  let kept = name;
+  while (kept.length > 3 && pen.measureText(kept).width > room) kept = `${kept.slice(0, -2)}…`;
+  return kept;
 }
 
 function writeName(svg, { text, px, py, right, height }) {
@@ -212,7 +222,8 @@ function labelPoints(svg, points, box) {
       if (Math.abs(tops[i] - point.py) > 3) {
         make(svg, "line", { class: "leader", x1: point.px + 6, y1: point.py, x2: start + 6, y2: tops[i] });
       }
-      const name = make(svg, "text", { class: "name", x: start + 8, y: tops[i] + 4 }, point.series.label);
+      const text = shorten(point.series.label, box.right + LABELS - start - 8);
+      const name = make(svg, "text", { class: "name", x: start + 8, y: tops[i] + 4 }, text);
       if (point.style.strong) name.classList.add("strong");
     });
   }
