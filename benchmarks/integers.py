@@ -38,7 +38,7 @@ def round_by_inputs(ensemble: Ensemble, bits: int, inputs: Tensor) -> Ensemble:
     rounded = {
         name: PackedTensor(tuple(like.shape), like.dtype, None, tuple(of[name] for of in each))
         for name, like in ensemble.members[0].items()
-        if name in each[0]
+        if is_packed(like)
     }
     tensors = nearest.members.tensors if isinstance(nearest.members, PackedMembers) else {}
     return ensemble.with_members(PackedMembers(len(ensemble), tensors | rounded))
@@ -54,7 +54,9 @@ def _round_layers(ensemble: Ensemble, member: Weights, bits: int, inputs: Tensor
             weight = layer.weight.contiguous()
             rounded = _round(weight, _products(model, layer, inputs), bits, _group(weight))
             layer.weight.copy_(rounded.numbers().view(weight.shape))
-            found[f"{name}.weight"] = rounded
+            found[f"{name}.weight".removeprefix(".")] = rounded
+    if missing := [name for name, tensor in member.items() if is_packed(tensor) and name not in found]:
+        raise ValueError(f"matrices must be weights of Conv2d or Linear, got {', '.join(missing)}")
     return found
 
 

@@ -86,9 +86,7 @@ def compare(folder: Path) -> int:
 
 def compare_rarely_saved(folder: Path) -> int:
     """Compare methods with a row of the last members, and without a checkpoint before the end of a path."""
-    return experiment(
-        "compare", folder, "ensemble.methods=['FGE','PFGE']", "engine.checkpoint_seconds=1e9"
-    )
+    return experiment("compare", folder, "ensemble.methods=['FGE','PFGE']", "engine.checkpoint_seconds=1e9")
 
 
 def compare_one(folder: Path) -> int:

@@ -65,15 +65,11 @@ def run(options: argparse.Namespace) -> int:
     plans = find_plans(options.memory, layout, _setting(options))
     title = f"{options.model}, {count_bytes(layout):,} bytes per model; {options.memory:,} bytes at test time"
     print_plans(plans, title)
-    print(
-        "Recommended, by the NLL of the methods at a temperature and each at its own rate (docs/mnist1d.md):"
-    )
+    print("Recommended, by the NLL of each method at its own rate and temperature (docs/mnist1d.md):")
     for plan in recommend(plans):
         passes = "one forward pass" if plan.members == 1 else f"{plan.members} forward passes"
         print(f"  {passes}: {plan.method} as {plan.format.name}, {plan.nbytes:,} bytes")
-    print(
-        "Choose --high on validation data: it changed the NLL more than the choice of one of these methods."
-    )
+    print("Choose --high on validation data: it changed the NLL more than the choice of a method.")
     if note := note_on(options.model):
         print(note)
     return 0
