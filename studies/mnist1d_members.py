@@ -61,7 +61,7 @@ def measure(
             ensemble = session.load_ensemble(path).uncalibrated().last(members)
             for kind in _kinds_of(method):
                 if (method, seed, kind) not in known:
-                    found.append(asdict(_measure(session, ensemble, method, seed, kind)))
+                    found += [asdict(_measure(session, ensemble, method, seed, kind))]
     return found
 
 
