@@ -32,7 +32,7 @@ TWIN = Method(
     starred=True,
     shows_members=True,
     rates_title="as FGE",
-    planned=True,
+    plan="listed",
     style=Style("#123456", "#abcdef", "star", strong=True),
 )
 # It steers at the rates of the shared path, so it forks from it, as PFGE does, but later.

@@ -56,7 +56,7 @@ def describe_layout(name: str, *, classes: int, channels: int = 3) -> Weights:
 
 def planned_methods() -> list[Method]:
     """Return the methods that are planned, the reference first."""
-    return reference_first([method for method in METHODS.values() if method.planned])
+    return reference_first([method for method in METHODS.values() if method.plan])
 
 
 def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
@@ -98,7 +98,7 @@ def recommend(plans: list[Plan]) -> list[Plan]:
     few members of a method that makes many are not recommended: they are worse than one average.
     """
     chosen = []
-    for method in (method for method in planned_methods() if method.recommended):
+    for method in (method for method in planned_methods() if method.plan == "recommended"):
         fitting = [plan for plan in plans if plan.method == method.name]
         if method.members == "period":
             fitting += [plan for plan in plans if METHODS[plan.method].reference]

@@ -47,10 +47,10 @@ class Method:
         shows_members: Whether its members are shown one by one: each against the iteration, and the curves
             from each to the next.
         rates_title: The title of its panel in the figure of learning rates; "" for no panel.
-        planned: Whether `pfge plan` plans it; `members` says where its members are taken.
         far_apart: Whether its members differ too much to be stored as small differences from a base.
-        recommended: Whether it had the lowest NLL at a temperature among planned methods with as many
-            forward passes, each at its own rate, in docs/mnist1d.md; `pfge plan` recommends it.
+        plan: What `pfge plan` does with it: it is "listed", where `members` says where its members are taken;
+            or also "recommended", as it had the lowest NLL at a temperature among listed methods with as many
+            forward passes, each at its own rate, in docs/mnist1d.md. None if neither.
         style: How it looks in figures; None for one of those that are left.
 
     Raises:
@@ -75,9 +75,8 @@ class Method:
     for_reference: bool = False
     shows_members: bool = False
     rates_title: str = ""
-    planned: bool = False
     far_apart: bool = False
-    recommended: bool = False
+    plan: Literal["listed", "recommended"] | None = None
     style: Style | None = None
 
     def __post_init__(self) -> None:

@@ -42,8 +42,7 @@ _ENTRIES = (
         members="one",
         averages=True,
         default=True,
-        planned=True,
-        recommended=True,
+        plan="recommended",
         style=Style("#c98500", "#e69f00", "up"),
     ),
     _shared(
@@ -66,8 +65,7 @@ _ENTRIES = (
         for_reference=True,
         shows_members=True,
         rates_title="a member each cycle",
-        planned=True,
-        recommended=True,
+        plan="recommended",
         style=Style("#0072b2", "#4ea3dd", "square"),
     ),
     _shared(
@@ -102,7 +100,7 @@ _ENTRIES = (
         rival="FGE",
         shows_members=True,
         rates_title="an average each cycle, a member each period",
-        planned=True,
+        plan="listed",
         style=Style("#d55e00", "#ff7f2a", "circle", strong=True),
     ),
     _annealed(
@@ -121,9 +119,8 @@ _ENTRIES = (
         periods_are_independent=True,
         averages=True,
         rates_title="a member each annealing, from w0",
-        planned=True,
         far_apart=True,
-        recommended=True,
+        plan="recommended",
         style=Style("#6b4fa0", "#a98fe0", "left"),
     ),
     _own(
