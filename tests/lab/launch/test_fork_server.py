@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import pfge
 from pfge.lab.launch.fork_server import IS_USED, start_fork_server, worker_context
 
 pytestmark = pytest.mark.skipif(not IS_USED, reason="workers are not forked on this system")
@@ -58,3 +59,31 @@ def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONSAFEPATH", "")
     start_fork_server()
     assert os.environ["PYTHONSAFEPATH"] == ""
+
+
+DRIVER = """
+import os, time
+from pfge.lab.launch import fork_server
+
+fork_server.IMPORTED[1:] = ["importing_forever"]
+fork_server.start_fork_server()
+while not os.path.exists("importing"):
+    time.sleep(0.01)
+print("the server imports")
+"""
+
+
+def test_the_server_ends_with_its_driver_while_it_still_imports(tmp_path: Path) -> None:
+    (tmp_path / "importing_forever.py").write_text(
+        "import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(600)\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), str(Path(pfge.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": paths},
+        stdout=subprocess.PIPE,  # is read until every process has closed it
+        timeout=100,
+        check=True,
+    )
+    assert done.stdout == b"the server imports\n"
