@@ -53,7 +53,8 @@ def seen_problems(browser: Any, address: str, pages: Sequence[str], names: Colle
         browser.get(f"{address}/{page}")
         for width, scheme in product((PHONE, DESKTOP), ("light", "dark")):
             emulate(browser, width, scheme)
-            yield from (f"{page} at {width}, {scheme}: {found}" for found in find_serious(browser))
+            serious = find_serious(browser, only_colors=scheme == "dark")
+            yield from (f"{page} at {width}, {scheme}: {found}" for found in serious)
     yield from unfindable_names(browser, address, names)
 
 

@@ -22,7 +22,7 @@ ARGUMENTS = (
     "--no-first-run",
 )
 FIND_SERIOUS = """
-    const done = arguments[0];
+    const [onlyColors, done] = arguments;
     const CONTRAST = 'color-contrast';
     const ground = (node, of = getComputedStyle(node)) => node.parentElement
         ? `${ground(node.parentElement)} ${of.backgroundColor} ${of.backgroundImage} ${of.opacity}` : '';
@@ -33,9 +33,9 @@ FIND_SERIOUS = """
         return [grounds.get(parent), of.backgroundColor, of.backgroundImage, of.opacity, of.color, of.fill,
             of.fontSize, of.fontWeight, of.position].join();
     };
-    const has_text = (node) => [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim());
+    const hasText = (node) => [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim());
     const texts = [...document.body.querySelectorAll('*')].filter(
-        node => has_text(node) && node.checkVisibility() && !node.closest('script, style'));
+        node => hasText(node) && node.checkVisibility() && !node.closest('script, style'));
     const looks = [...new Map(texts.map(node => [look(node), node])).values()];
     const options = { resultTypes: ['violations'] };
     const runs = [
@@ -44,7 +44,7 @@ FIND_SERIOUS = """
     ];
     (async () => {
         const found = [];
-        for (const [where, how] of runs) found.push(...(await axe.run(where, how)).violations);
+        for (const run of runs.slice(onlyColors)) found.push(...(await axe.run(...run)).violations);
         done(found.filter(rule => ['serious', 'critical'].includes(rule.impact)).map(
             rule => `${rule.id}: ${rule.nodes.slice(0, 3).map(node => node.html.slice(0, 120)).join(' ')}`
         ));
@@ -82,11 +82,11 @@ def emulate(browser: Any, width: int, scheme: str = "light", media: str = "") ->
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features, "media": media})
 
 
-def find_serious(browser: Any) -> list[str]:
-    """Return what axe-core calls serious or critical on the page as it is now."""
+def find_serious(browser: Any, *, only_colors: bool = False) -> list[str]:
+    """Return what axe-core calls serious or critical on the page as it is now, or only what colors decide."""
     if not browser.execute_script("return 'axe' in window"):
         browser.execute_script(_axe())
-    found: list[str] = browser.execute_async_script(FIND_SERIOUS)
+    found: list[str] = browser.execute_async_script(FIND_SERIOUS, int(only_colors))
     return found
 
 

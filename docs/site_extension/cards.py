@@ -100,8 +100,8 @@ class Measured(MarkdownDirective):
         found = qualities(self.arguments[0])
         if not found:
             return "No run that is recorded here has this method."
-        heads = ["data", "row", "members", "memory", "test", "NLL", "NLL at T"]
-        rows = [[q.where, q.row, q.members, q.memory, q.metric, q.nll, q.calibrated_nll] for q in found]
+        heads = ["data", "row", "test", "NLL", "NLL at T", "members", "memory"]
+        rows = [[q.where, q.row, q.metric, q.nll, q.calibrated_nll, q.members, q.memory] for q in found]
         note = "T: the temperature of the mean, or the factor on the variance, fitted on validation data."
         return "\n".join([*_table(heads, rows), "", note])
 

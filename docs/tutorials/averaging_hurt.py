@@ -88,7 +88,7 @@ print(f"w0 {error(w0):.2%}, mean of ten points {error(mean.members()[0]):.2%}")
 stale, fresh = (error(mean.members()[0], refreshed=refreshed) for refreshed in (False, True))
 each = [error(point) for point in points.members()]
 
-figure, axes = plt.subplots(figsize=(8, 2.6))
+figure, axes = plt.subplots(figsize=(6, 2.6))
 names = ["single points, mean error", "mean, BatchNorm of the last point", "mean, fresh BatchNorm"]
 errors = [100 * value for value in (sum(each) / len(each), stale, fresh)]
 axes.barh(names, errors, color=["#888888", "#d55e00", "#0072b2"])
@@ -110,7 +110,7 @@ rows = {
     "points at the lowest rate": each,
     "points at the highest rate": [error(point) for point in high_points.members()],
 }
-figure, axes = plt.subplots(figsize=(8, 2.6))
+figure, axes = plt.subplots(figsize=(6, 2.6))
 for place, values in enumerate(rows.values()):
     color = ("#0072b2", "#d55e00")[place]
     axes.plot([100 * v for v in values], [place] * len(values), "o", color=color, alpha=0.6)
@@ -130,7 +130,7 @@ figure.tight_layout()
 other = copy_weights(train_one(2).state_dict())
 first, last = points.members()[4], points.members()[-1]
 steps = [step / 10 for step in range(11)]
-figure, axes = plt.subplots(figsize=(8, 3.6))
+figure, axes = plt.subplots(figsize=(6, 3.6))
 for name, (start, end), color in (
     ("two points of one path", (first, last), "#0072b2"),
     ("two independent trainings", (w0, other), "#d55e00"),

@@ -71,7 +71,7 @@ for name, each in (("as it is", ensemble), ("at T", calibrated)):
 # In each bar are the test images of about the same confidence. A calibrated model's bars end on the
 # diagonal.
 
-figure, panels = plt.subplots(1, 2, figsize=(8, 3.8), sharey=True)
+figure, panels = plt.subplots(1, 2, figsize=(6, 3.8), sharey=True)
 shown = (("as it is", ensemble), ("at its temperature", calibrated))
 for axes, (name, each) in zip(panels, shown, strict=True):
     found = metrics.reliability(each.predict_batches(test), targets, bins=8)
@@ -93,7 +93,7 @@ order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
 known, unknown = x[900:], x[900:][:, order]
 doubts = [metrics.mutual_information(calibrated.predict_members(inputs)) for inputs in (known, unknown)]
 
-figure, axes = plt.subplots(figsize=(8, 3.2))
+figure, axes = plt.subplots(figsize=(6, 3.2))
 edges = torch.linspace(0, float(torch.cat(doubts).max()), 30).tolist()
 labels, colors = ["digits", "shuffled pixels"], ["#0072b2", "#d55e00"]
 axes.hist([doubt.tolist() for doubt in doubts], bins=edges, label=labels, color=colors)
@@ -111,7 +111,7 @@ sure = probabilities.max(1).values.sort(descending=True).indices
 wrong = (probabilities.argmax(1) != targets).double()[sure].cumsum(0)
 answered = torch.arange(1, len(targets) + 1)
 
-figure, axes = plt.subplots(figsize=(8, 3.2))
+figure, axes = plt.subplots(figsize=(6, 3.2))
 axes.plot(100 * answered / len(targets), 100 * wrong / answered, color="#0072b2")
 axes.set(xlabel="images answered, %", ylabel="error on them, %", xlim=(0, 100), ylim=(0, None))
 figure.tight_layout()

@@ -102,7 +102,7 @@ for name, ensemble in ensembles.items():
 # ------------------------
 # Filled is float32, hollow is compressed. Choose the lowest point to the left of what you can afford.
 
-figure, axes = plt.subplots(figsize=(8, 4.5))
+figure, axes = plt.subplots(figsize=(6, 4.5))
 styles = methods.styles(list(points))
 for name, (before, after) in points.items():
     color = styles[name].light

@@ -80,7 +80,7 @@ print(collector.iterations)
 # The rate rises and falls once a cycle. At the end of each cycle, where it is lowest, a point is averaged;
 # at the end of each period the average becomes a member, and the path goes on from there.
 
-figure, (top, bottom) = plt.subplots(2, 1, figsize=(8, 4.5), sharex=True)
+figure, (top, bottom) = plt.subplots(2, 1, figsize=(6, 4.5), sharex=True)
 iterations = range(1, 601)
 top.plot(iterations, [schedule(i) for i in iterations], color="#444444")
 top.set_ylabel("learning rate")
@@ -113,7 +113,7 @@ names = ["w0", *(f"member {k}" for k in range(1, 5)), "all four"]
 values = [nll(w0), *each, nll(ensemble)]
 colors = ["#888888", *["#f0b183"] * 4, "#d55e00"]
 
-figure, axes = plt.subplots(figsize=(8, 3))
+figure, axes = plt.subplots(figsize=(6, 3))
 axes.barh(names[::-1], values[::-1], color=colors[::-1])
 axes.set_xlabel("test NLL (lower is better)")
 figure.tight_layout()

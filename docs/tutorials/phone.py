@@ -82,7 +82,7 @@ for bits in widths:
     losses.append(metrics.negative_log_likelihood(after, targets))
     divergences.append(metrics.kl_divergence(before, after))
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.5))
+figure, (left, right) = plt.subplots(1, 2, figsize=(6, 3.5))
 for axes, values, title in ((left, losses, "test NLL"), (right, divergences, "KL from float32, nats")):
     axes.plot(sizes, values, "o-", color="#d55e00")
     for bits, size, value in zip(widths, sizes, values, strict=True):
@@ -113,7 +113,7 @@ counts = torch.bincount(found.evaluated, minlength=5)[1:]
 of_cascade = metrics.negative_log_likelihood(found.probabilities, targets)
 of_all = metrics.negative_log_likelihood(small.predict_batches(test), targets)
 
-figure, axes = plt.subplots(figsize=(8, 2.8))
+figure, axes = plt.subplots(figsize=(6, 2.8))
 axes.bar_label(axes.bar(range(1, 5), counts.tolist(), color="#0072b2"))
 axes.margins(y=0.15)
 axes.set(xlabel="members evaluated", ylabel="test images", xticks=range(1, 5))

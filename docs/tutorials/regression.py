@@ -80,7 +80,7 @@ means, variances = each.unbind(-1)
 mean, variance = calibrated.predict(places)[:, 0].unbind(-1)
 noise, spread = variances.mean(0).sqrt(), means.std(0, unbiased=False)
 
-figure, (top, bottom) = plt.subplots(2, 1, figsize=(8, 6), sharex=True, height_ratios=(2, 1))
+figure, (top, bottom) = plt.subplots(2, 1, figsize=(6, 6), sharex=True, height_ratios=(2, 1))
 at = places[:, 0]
 reach = 1.645 * variance.sqrt()
 top.fill_between(at, mean - reach, mean + reach, color="#d55e00", alpha=0.2, label="90 % interval")
