@@ -16,6 +16,8 @@ from pfge.reports.run import Run
 from tests.reports.browsing import DESKTOP, PHONE, needs_browser, opened
 from tests.reports.made_run import MEMBERS, form_rows, make_run, result, write_forms, write_results
 
+PAPER = 718
+"""CSS pixels between the margins of A4, of a centimeter each."""
 PAGES = ["page", "page_of_forms", "page_of_three"]
 
 
@@ -108,7 +110,7 @@ def test_the_page_can_be_printed(browser: Any, which: str, request: pytest.Fixtu
     printed = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": False})
     pages = len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(printed["data"])))
     assert 1 < pages < 40
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    emulate(browser, PAPER, "dark", media="print")
     try:
         looks = browser.execute_script("""
             const color = (selector) => getComputedStyle(document.querySelector(selector)).color;
@@ -116,12 +118,14 @@ def test_the_page_can_be_printed(browser: Any, which: str, request: pytest.Fixtu
                 ink: color('body'),
                 cut: [...document.querySelectorAll('.scroll')].filter(n => n.scrollWidth > n.clientWidth + 1
                     && getComputedStyle(n).overflowX !== 'visible').length,
+                wide: [...document.querySelectorAll('.scroll > table')].filter(n => n.checkVisibility()
+                    && n.getBoundingClientRect().right > innerWidth).map(table => table.innerText),
                 navigation: getComputedStyle(document.querySelector('nav')).display,
             };
         """)
     finally:
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    assert looks == {"ink": "rgb(29, 33, 41)", "cut": 0, "navigation": "none"}
+        emulate(browser, DESKTOP)
+    assert looks == {"ink": "rgb(29, 33, 41)", "cut": 0, "wide": [], "navigation": "none"}
 
 
 def test_the_page_of_a_large_run_is_small_and_made_soon(tmp_path: Path) -> None:
