@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import write_results
 from site_extension import recorded, shipped
 from site_extension.run_texts import in_words
 
+from benchmarks.shipped import Row
 from pfge.reports.verdicts import Gap
 from pfge.tasks.manifest import DEFAULT_TASK
 from tests.test_readme import DOCS
@@ -83,12 +85,19 @@ def test_verdicts_are_said_in_words() -> None:
     ]
 
 
-def test_shipped_forms_are_a_table() -> None:
-    found = {"method": "PFGE", "rows": [{"stored as": "float32", "bytes": 4321, "KL": 0.0}]}
-    assert shipped.table_of(found).splitlines() == [
-        "| stored as | bytes | KL |",
-        "| --- | ---: | ---: |",
-        "| float32 | 4,321 | 0 |",
-        "",
-        "method: PFGE",
+def test_shipped_forms_are_the_table_that_the_benchmark_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Row("PFGE", "int8 base", 1234567, 0.45, 0.00012, 0.9152, -0.0004, 0.3209, 0.0002)
+    found = {"rows": [asdict(row)], "members": 4, "images": "5,000 test images", "validation_images": "all"}
+    monkeypatch.setattr(shipped, "RECORDED", tmp_path)
+    assert shipped.shipped_text() == shipped.NOT_YET
+    (tmp_path / "shipped.json").write_text(f"{json.dumps(found)}\n" * 2)
+    first, *_ = shipped.shipped_text().split("\n\n")
+    printed = f"{Row.HEAD}\n{row}".splitlines()
+    assert first.splitlines() == [
+        f"| ensemble {printed[0]}",
+        f"| --- {printed[1]}",
+        f"| PFGE {printed[2]}",
     ]
+    assert shipped.shipped_text().count("4 members, 5,000 test images") == 2
