@@ -1,4 +1,4 @@
-"""One step whose loss is NaN, at any stage: the run stops, and the same command ends as if it had not been."""
+"""One step whose loss is NaN, at any stage: the run stops, and the same command ends as if it never did."""
 
 from pathlib import Path
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.forked_commands import ForkedCommand
 from tests.lab.tiny import outcome
 
 ROOT = Path(__file__).parents[2]
@@ -46,25 +47,33 @@ SETTINGS = (
 )
 
 
+SHORTER = ("ensemble.cycle=5", "ensemble.period=15", "ensemble.length=60")
+SMALLER = (*SHORTER, "data.test_images=200", "data.batch_norm_images=200", "pretrain.epochs=1")
+
+
 def command(out: Path, settings: Sequence[str]) -> list[str]:
-    code = "import sys, torch; torch.set_num_threads(1); from pfge.cli.main import main; sys.exit(main())"
     overrides = [part for setting in settings for part in ("--set", setting)]
-    return [sys.executable, "-c", code, "compare", "--out", str(out), *overrides]
+    return ["compare", "--out", str(out), *overrides]
 
 
 def start(folder: Path, out: Path, settings: Sequence[str] = SETTINGS) -> subprocess.Popen[str]:
+    code = "import sys, torch; torch.set_num_threads(1); from pfge.cli.main import main; sys.exit(main())"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     pipe = subprocess.PIPE
-    arguments = command(out, settings)
+    arguments = [sys.executable, "-c", code, *command(out, settings)]
     return subprocess.Popen(arguments, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def finish(process: subprocess.Popen[str]) -> None:
+def fork(folder: Path, out: Path, settings: Sequence[str] = SETTINGS) -> ForkedCommand:
+    return ForkedCommand(command(out, settings), folder)
+
+
+def finish(process: subprocess.Popen[str] | ForkedCommand) -> None:
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
 
 
-def kill_when(process: subprocess.Popen[str], reached: Callable[[], bool], delay: float) -> None:
+def kill_when(process: ForkedCommand, reached: Callable[[], bool], delay: float) -> None:
     deadline = time.monotonic() + PATIENCE
     while not reached() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -90,11 +99,11 @@ def test_a_killed_command_ends_with_the_bytes_of_one_that_was_not(workplace: Pat
         (seed / "pfge.checkpoint").exists,
     ]
     for reached in stages:
-        kill_when(start(workplace, out), reached, delay=random_delay.uniform(0, 0.08))
-    finish(start(workplace, out))
-    finish(start(workplace, workplace / "whole"))
+        kill_when(fork(workplace, out), reached, delay=random_delay.uniform(0, 0.08))
+    finish(fork(workplace, out))
+    finish(fork(workplace, workplace / "whole"))
     # results, w0, manifests, members, and the scores of w0, four methods and two starred ones, with digests
-    assert len(outcome(out)) == 1 + 1 + 4 + (1 + 12 + 12 + 4) + 2 * 7
+    assert len(outcome(out)) == 2 + 1 + 4 + (1 + 12 + 12 + 4) + 2 * 7
     assert outcome(out) == outcome(workplace / "whole")
     assert sorted(file.name for file in seed.iterdir()) == [
         "ensembles",
@@ -114,6 +123,7 @@ OWN_DATA = (
 def test_workers_that_read_a_dataset_may_be_killed_with_the_run(workplace: Path) -> None:
     """The Dataset draws random numbers; after five kills, the bytes are those of a run without workers."""
     kept = [setting for setting in SETTINGS if not setting.startswith(("model.", "data."))]
+    kept += SHORTER
     out, random_delay = workplace / "killed", random.Random(7)
     seed = out / "seed-1"
     stages = (
@@ -124,10 +134,10 @@ def test_workers_that_read_a_dataset_may_be_killed_with_the_run(workplace: Path)
         "pfge.checkpoint",
     )
     for reached in stages:
-        process = start(ROOT, out, (*kept, *OWN_DATA, "data.workers=2"))
+        process = fork(ROOT, out, (*kept, *OWN_DATA, "data.workers=2"))
         kill_when(process, (seed / reached).exists, delay=random_delay.uniform(0, 0.3))
-    finish(start(ROOT, out, (*kept, *OWN_DATA, "data.workers=2")))
-    finish(start(ROOT, workplace / "whole", (*kept, *OWN_DATA)))
+    finish(fork(ROOT, out, (*kept, *OWN_DATA, "data.workers=2")))
+    finish(fork(ROOT, workplace / "whole", (*kept, *OWN_DATA)))
     assert outcome(out) == outcome(workplace / "whole")
 
 
@@ -154,15 +164,15 @@ def server_and_workers_of(driver: int) -> tuple[list[int], list[int]]:
 
 
 def test_workers_and_drivers_may_be_killed_at_any_moment(workplace: Path) -> None:
-    """Three times, a worker and then its driver are killed, each at a random moment.
+    """Five times, a worker and then its driver are killed, each at a random moment.
 
     Once, what workers are forked from is killed with the worker.
     """
     methods = "ensemble.methods=['FGE','PFGE','Star','DeepEnsemble']"
-    settings = (*SETTINGS, "seeds=[1,2]", methods)
+    settings = (*SETTINGS, *SMALLER, "seeds=[1,2]", methods)
     two = (*settings, "engine.launcher=here:2")
     out, chosen = workplace / "killed", random.Random(5)
-    for number in range(3):
+    for number in range(5):
         driver = start(workplace, out, two)
         deadline = time.monotonic() + PATIENCE
         while not (found := server_and_workers_of(driver.pid))[1] and time.monotonic() < deadline:
@@ -170,15 +180,15 @@ def test_workers_and_drivers_may_be_killed_at_any_moment(workplace: Path) -> Non
                 break
             time.sleep(0.05)
         servers, workers = found
-        time.sleep(chosen.uniform(0, 8))  # some are killed at their start, others at work
+        time.sleep(chosen.uniform(0, 4))  # some are killed at their start, others at work
         for pid in [*servers[: number == 1], chosen.choice(workers)] if workers else ():
             with suppress(ProcessLookupError):  # it may be done by now
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(chosen.uniform(0, 4))
+        time.sleep(chosen.uniform(0, 2))
         driver.kill()
         driver.communicate()
     finish(start(workplace, out, two))
-    finish(start(workplace, workplace / "whole", settings))
+    finish(fork(workplace, workplace / "whole", settings))
     assert outcome(out) == outcome(workplace / "whole")
     names = [sorted(file.name for file in folder.iterdir()) for folder in (out, workplace / "whole")]
     assert names[0] == names[1]
@@ -186,14 +196,14 @@ def test_workers_and_drivers_may_be_killed_at_any_moment(workplace: Path) -> Non
 
 def test_a_second_process_on_the_same_folder_is_refused(workplace: Path) -> None:
     out = workplace / "run"
-    first = start(workplace, out)
+    first = fork(workplace, out)
     try:
         deadline = time.monotonic() + PATIENCE
         while not (out / "config.toml").exists() and first.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         assert first.poll() is None, first.communicate()[1]
         first.send_signal(signal.SIGSTOP)  # so that it cannot end before the second begins
-        second = start(workplace, out)
+        second = fork(workplace, out)
         _, errors = second.communicate(timeout=PATIENCE)
     finally:
         first.kill()

@@ -42,7 +42,7 @@ def test_other_launchers_make_the_bytes_of_one_process(launcher: str, tmp_path: 
     pytest.importorskip("ray" if launcher == "ray" else "submitit")
     run_in_process(tmp_path / "there", METHODS, f"engine.launcher={launcher}")
     run_in_process(tmp_path / "here", METHODS)
-    assert len(outcome(tmp_path / "here")) == 15
+    assert len(outcome(tmp_path / "here")) == 16
     assert outcome(tmp_path / "there") == outcome(tmp_path / "here")
     names = [sorted(path.name for path in (tmp_path / run).iterdir()) for run in ("here", "there")]
     assert names[0] == names[1]
