@@ -114,3 +114,19 @@ def test_where_each_process_trains_a_model_of_its_own_each_may_write(
     pretend_rank(monkeypatch, 1)
     train(make_mlp(), [FGE(2, store=FolderStore(str(tmp_path / "of rank 1")))], 4)
     assert EnsembleFolder.open(tmp_path / "of rank 1").iterations == [2, 4]
+
+
+def test_a_loop_that_was_killed_before_its_first_checkpoint_may_begin_again(tmp_path: Path) -> None:
+    def loop(iterations: int, *, overwrite: bool) -> dict[str, bytes]:
+        train(make_mlp(0), [FGE(2, store=FolderStore(tmp_path, overwrite=overwrite))], iterations)
+        return {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    whole = loop(6, overwrite=False)
+    write_members(tmp_path / "other", 1)
+    for file in (tmp_path / "other").iterdir():
+        file.rename(tmp_path / file.name)  # what another loop left
+    (tmp_path / "other").rmdir()
+    with pytest.raises(StorageError, match=r"holds 1 members; resume .* give store=FolderStore\(path, over"):
+        loop(6, overwrite=False)
+    assert len(loop(4, overwrite=True)) == 1 + 2
+    assert loop(6, overwrite=True) == whole

@@ -82,12 +82,18 @@ class MemoryStore:
 class FolderStore:
     """Members in an ensemble folder, which can be read while the run goes on.
 
+    Args:
+        path: The folder.
+        overwrite: Whether a run that begins replaces members that are there. A loop that was killed after its
+            first member and before its first checkpoint then begins again, and is not refused.
+
     Attributes:
         folder: The folder, with the members so far.
     """
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, *, overwrite: bool = False):
         prepare_for_overwrite(Path(path))
+        self._overwrite = overwrite
         self.folder = EnsembleFolder(Path(path))
 
     @property
@@ -96,12 +102,13 @@ class FolderStore:
         return self.folder.iterations
 
     def begin(self, method: str) -> None:
-        """Start a folder without members; one that has members is refused, not overwritten."""
+        """Start a folder without members; one that has members is refused, unless it may be overwritten."""
         path = self.folder.path
-        if (path / MANIFEST).exists() and (found := len(EnsembleFolder.open(path).entries)):
+        is_checked = not self._overwrite and (path / MANIFEST).exists()
+        if is_checked and (found := len(EnsembleFolder.open(path).entries)):
             raise StorageError(
-                f"{path} must be empty at the start of a run, but holds {found} members; "
-                "resume from that run's checkpoint, or choose another folder"
+                f"{path} must be empty at the start of a run, but holds {found} members; resume from that "
+                "run's checkpoint, choose another folder, or give store=FolderStore(path, overwrite=True)"
             )
         self.folder = EnsembleFolder(path, method=method)
         with only_writer(path):
