@@ -44,10 +44,10 @@ def source_of(run: Run) -> str:
     data = ", ".join(f"{parts[part]['count']:,} {name}" for part, name in PARTS.items() if part in parts)
     setting = run.setting
     length = f"n = {setting.iterations:,}, P = {setting.period:,}, c = {setting.cycle:,}. " if setting else ""
-    seeds = ", ".join(map(str, run.seeds))
+    seeds = f"Seed{'s' * (len(run.seeds) > 1)} {', '.join(map(str, run.seeds))}"
     devices = ", ".join(found["accelerators"]) or f"{found['threads']} of {found['cores']} cores"
     return (
-        f"{data} examples. Seeds {seeds}. {length}All numbers are of the test examples. "
+        f"{data} examples. {seeds}. {length}All numbers are of the test examples. "
         f"Made on {found['started'][:10]} with Python {found['python']}, torch {found['torch']}, "
         f"{found['processor']}, {devices}, by\n\n```text\n{found['command']}\n```"
     )
