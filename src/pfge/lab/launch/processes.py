@@ -47,7 +47,8 @@ class _Processes:
                 process.give(order)
                 return process
         mine, theirs = self._context.Pipe()
-        started = self._context.Process(target=_work, args=(theirs, dict(os.environ)))
+        how = multiprocessing.get_start_method()
+        started = self._context.Process(target=_work, args=(theirs, dict(os.environ), how))
         try:
             started.start()
         except (EOFError, OSError) as error:
@@ -117,8 +118,11 @@ class _NotStarted:
         pass
 
 
-def _work(connection: Connection, environment: Mapping[str, str]) -> None:
+def _work(connection: Connection, environment: Mapping[str, str], start_method: str) -> None:
     """Carry out the orders that are received, and answer whether each succeeded."""
+    # How this process was started would else be how it starts processes that read data, and a data set of a
+    # user's own would have to be pickled.
+    multiprocessing.set_start_method(start_method, force=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver too, which ends this process
     os.environ.clear()
     os.environ.update(environment)  # that of the server may be older
