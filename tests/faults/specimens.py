@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pfge import Ensemble, load_checkpoint, save_checkpoint
+from pfge import Budget, Ensemble, compress, load_checkpoint, save_checkpoint
 from pfge.calibration import Temperatures
 from pfge.cascade import Cascade
 from pfge.connectivity import Bezier
@@ -38,6 +38,7 @@ from pfge.reports.run import Run
 from pfge.reports.significance import find_gaps
 from pfge.storage.files import checksum, write_json, write_tensors, write_text
 from pfge.storage.recorded_tensors import read_recorded, record_of, write_recorded
+from pfge.weights import Weights
 from tests.faults.mutations import Read, Specimen
 from tests.lab.data.made import random_images
 from tests.lab.data.readers import test_cifar, test_idx
@@ -64,8 +65,8 @@ def members(count: int = 2) -> list[dict[str, Tensor]]:
     return [dict(make_mlp(seed).state_dict()) for seed in range(count)]
 
 
-def save(folder: Path, made: Sequence[dict[str, Tensor]]) -> None:
-    temperatures = Temperatures(1.25, tuple(1.5 for _ in made))
+def save(folder: Path, made: Sequence[Weights]) -> None:
+    temperatures = Temperatures(1.25, tuple(1.5 for _ in made), tuple(1 / len(made) for _ in made))
     iterations = [10 * number for number in range(1, len(made) + 1)]
     Ensemble(made, make_mlp, method="PFGE", iterations=iterations, temperatures=temperatures).save(folder)
 
@@ -76,6 +77,12 @@ def save_plain(folder: Path) -> None:
 
 def save_packed(folder: Path) -> None:
     save(folder, pack_members(members(), 3, PackSettings()))
+
+
+def save_deflated(folder: Path) -> None:
+    (first,) = members(1)
+    close = {name: 1.01 * t if t.is_floating_point() else t for name, t in first.items()}
+    save(folder, compress(Ensemble([first, close], make_mlp), Budget(700)).members)
 
 
 def save_shared(folder: Path) -> None:
@@ -298,6 +305,7 @@ SPECIMENS = {
     "manifest with shared tensors": of_ensemble(save_shared, "manifest.json"),
     "member": of_ensemble(save_plain, "member-*"),
     "packed members": of_ensemble(save_packed, "packed-*"),
+    "deflated members": of_ensemble(save_deflated, "packed-*"),
     "shared tensors": of_ensemble(save_shared, "shared-*"),
     "checkpoint": Specimen(write_checkpoint, lambda path: Read(describe(load_checkpoint(path)))),
     "bends": Specimen(write_bends, lambda path: Read(describe(load_checkpoint(path)))),
