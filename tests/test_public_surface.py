@@ -191,4 +191,4 @@ def test_an_ensemble_prints_what_is_known_of_it() -> None:
     expected = "Ensemble(<members: 2>, <tiny>, method='FGE(cycle=2, phase=0)', iterations=[2, 4]"
     assert repr(ensemble) == f"{expected})"
     hot = ensemble.with_members(ensemble.members, temperatures=Temperatures(2.0))
-    assert repr(hot) == f"{expected}, temperatures=Temperatures(pooled=2.0, members=None))"
+    assert repr(hot) == f"{expected}, temperatures=Temperatures(pooled=2.0, members=None, weights=None))"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pfge.collectors import SWAG as SWAG
     from pfge.collectors import Collector as Collector
     from pfge.collectors import Restart as Restart
+    from pfge.collectors import Star as Star
     from pfge.compression import Bits as Bits
     from pfge.compression import Budget as Budget
     from pfge.compression import MaxLoss as MaxLoss
@@ -64,7 +65,7 @@ _SUBMODULES = (
 _PLACES = {
     "batch_norm": ("refresh_batch_norm",),
     "cascade": ("Cascade", "fit_cascade"),
-    "collectors": ("EMA", "FGE", "PFGE", "SWA", "SWAG", "Collector", "Restart"),
+    "collectors": ("EMA", "FGE", "PFGE", "SWA", "SWAG", "Collector", "Restart", "Star"),
     "compression": ("Bits", "Budget", "MaxLoss", "compress"),
     "ensemble": ("Ensemble",),
     "schedules": ("Constant", "CosineRestarts", "Triangular"),
