@@ -9,7 +9,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-SECONDS_BETWEEN_LINES = 30
+SECONDS_BETWEEN_LINES = 5
+"""Where there is no terminal; nobody should wonder for longer whether a command still works."""
 
 Advance = Callable[[int, str], None]
 """Takes the number of steps done so far and a note to show."""
