@@ -105,7 +105,11 @@ def test_an_ensemble_is_used_without_its_data(
     set_in_config(copied_run, "data.name=hostile:load", "data.root=/data")
     assert run_command([command, *READING[command]]) == 0
     assert not mark.exists()
-    assert not capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told == (
+        "seed-1/ensembles/PFGE: exports 4 members, and compares the file with PyTorch\n"
+        * (command == "export")
+    )
 
 
 @pytest.mark.parametrize("command", WITHOUT_THE_CONFIG_OF_A_RUN)

@@ -10,6 +10,7 @@ from sklearn.metrics import average_precision_score, f1_score, jaccard_score
 from torch import Tensor
 from torch.distributions import Normal
 
+from pfge.calibration import CalibrateBy
 from pfge.lab.config.schema import ConfigError, Experiment
 from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
@@ -121,8 +122,12 @@ def test_a_calibrated_row_is_what_the_calibrated_ensemble_predicts(finished: tup
     task, validation, test = session.task, session.splits.validation, session.splits.test
     (stated,) = [row for row in Run(folder).results if row.method == "PFGE"]
     ensemble = session.load_ensemble(session.folder.ensemble(1, "PFGE"))
-    for each, found in ((False, stated.calibrated), (True, stated.calibrated_members)):
-        calibrated = ensemble.calibrated(session.in_batches(validation), validation.labels, each=each)
+    kinds: tuple[tuple[CalibrateBy, Any], ...] = (
+        ("pooled", stated.calibrated),
+        ("members", stated.calibrated_members),
+    )
+    for by, found in kinds:
+        calibrated = ensemble.calibrated(session.in_batches(validation), validation.labels, by=by)
         expected = task.summarize(
             task.score(calibrated.predict_batches(session.in_batches(test)), test.labels)
         )

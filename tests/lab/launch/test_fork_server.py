@@ -43,12 +43,9 @@ def test_a_worker_begins_with_everything_imported_and_no_thread_was_started() ->
     worker.join()
     count = "import os, numpy; print(len(os.listdir('/proc/self/task')))"  # OpenBLAS has threads of its own
     of_numpy = subprocess.check_output([sys.executable, "-c", count])
-    assert found == {
-        "loaded": modules,
-        "ignores Ctrl-C": True,
-        "CUDA": False,
-        "threads of its parent": int(of_numpy),
-    }
+    # Fewer, if the server was started when the environment asked for fewer.
+    assert found.pop("threads of its parent") <= int(of_numpy)
+    assert found == {"loaded": modules, "ignores Ctrl-C": True, "CUDA": False}
 
 
 def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
