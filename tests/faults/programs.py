@@ -163,6 +163,11 @@ def in_one_line(work: Callable[[Path], int]) -> Callable[[Path], int]:
         except (ValueError, OSError, MemoryError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
+        except RuntimeError as error:
+            if "allocate memory" not in str(error):  # by torch, where Python has a MemoryError
+                raise
+            print(f"error: {error}".splitlines()[0], file=sys.stderr)
+            return 2
         except KeyboardInterrupt:
             return 130
 

@@ -187,9 +187,8 @@ def _has_lost_a_process(error: Exception) -> bool:
 
 def _is_out_of_memory(error: Exception) -> bool:
     # torch has a type of its own for devices only; on the CPU its allocator says so in words.
-    return (
-        isinstance(error, MemoryError) or "not enough memory" in str(error) or "out of memory" in str(error)
-    )
+    words = ("not enough memory", "out of memory", "allocate memory")
+    return isinstance(error, MemoryError) or any(said in str(error) for said in words)
 
 
 def _name(command: ModuleType) -> str:
