@@ -9,40 +9,39 @@ run, one after another.
 import argparse
 import json
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
-
-from scipy.stats import t as student
+from statistics import fmean
 
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.experiments.compare import compare
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.result_lines import require_rows
-from pfge.lab.run.results import ComparisonRow
-from pfge.methods import known_rows
 from pfge.storage.files import read_json_object, write_json
 from studies.mnist1d_members import KINDS, measure
+from studies.rates import RATES, chosen_rate, member_counts, methods_of, rate_folder, validation_nll, values
+from studies.tables import (
+    QUALITY_HEADS,
+    RIVALS,
+    change,
+    differences,
+    quality,
+    table,
+    test_nll_at_rates,
+    validation_nll_at_rates,
+    write_results,
+)
 
 PAGE = Path(__file__).parents[1] / "docs" / "mnist1d.md"
 CONFIG = Path(__file__).parent / "mnist1d.toml"
-BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 CHOOSING = (1, 2, 3)
 REPORTED = tuple(range(11, 21))
-RATES = (0.05, 0.1, 0.2, 0.4)
 TAILS = (0.0, 0.1, 0.3)
 ANNEALED = ("Star", "Cosine")
 TRAININGS = ("DeepEnsemble",)
-RIVALS = ("SWA", "FGE")
 
 
 def tail_folder(out: Path, tail: float) -> Path:
     return out / f"tail-{tail:g}"
-
-
-def rate_folder(out: Path, what: str, rate: float) -> Path:
-    return out / f"{what}-{rate:g}"
 
 
 def run(folder: Path, seeds: Iterable[int], *overrides: str) -> None:
@@ -67,8 +66,9 @@ def run_deep(out: Path) -> None:
 
 
 def run_members(out: Path) -> None:
-    counts = member_counts(out)
-    pooled = [method for method in shown_methods(out) if counts[method] > 1]
+    counts = counts_of(out)
+    reported = methods_of(rate_folder(out, "report", RATES[0]))
+    pooled = [method for method in reported if counts[method] > 1]
     file = out / "members.json"
     found = read_json_object(file)["rows"] if file.exists() else []
     known = {(row["method"], row["seed"], row["kind"]) for row in found}
@@ -79,114 +79,39 @@ def run_members(out: Path) -> None:
     write_json(file, {"rows": found})
 
 
-def rows_of(folder: Path) -> list[ComparisonRow]:
-    return require_rows(RunFolder(folder).results, ComparisonRow)
-
-
-def values(folder: Path, method: str, part: str, metric: str, *, calibrated: bool) -> list[float]:
-    """Return one number for each seed, in their order."""
-    rows = sorted((row for row in rows_of(folder) if row.method == method), key=lambda row: row.seed)
-    found = []
-    for row in rows:
-        metrics = row.metrics if not calibrated or row.calibrated is None else row.calibrated.metrics
-        found.append(metrics[part][metric])
-    return found
-
-
-def validation_nll(folder: Path, method: str) -> float:
-    return fmean(values(folder, method, "validation", "nll", calibrated=True))
-
-
 def chosen_tail(out: Path) -> float:
     """Return the tail with the lowest validation NLL, over the methods that have one."""
     return min(TAILS, key=lambda tail: fmean(validation_nll(tail_folder(out, tail), m) for m in ANNEALED))
 
 
-def chosen_rate(out: Path, method: str) -> float:
-    return min(RATES, key=lambda rate: validation_nll(rate_folder(out, "choose", rate), method))
-
-
-def mean_and_error(numbers: Sequence[float], digits: int, factor: float = 1.0) -> str:
-    error = stdev(numbers) / len(numbers) ** 0.5
-    return f"{factor * fmean(numbers):.{digits}f} ± {factor * error:.{digits}f}"
-
-
-def interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean."""
-    reach = float(student.ppf(0.975, len(differences) - 1)) * stdev(differences) / len(differences) ** 0.5
-    return fmean(differences) - reach, fmean(differences) + reach
-
-
-def verdict(low: float, high: float, *, lower_is_better: bool) -> str:
-    if low <= 0 <= high:
-        return "undecided"
-    return "better" if (high < 0) == lower_is_better else "worse"
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def shown_methods(out: Path) -> list[str]:
-    names = {row.method for row in rows_of(rate_folder(out, "report", RATES[0]))}
-    return [row for row in known_rows() if row in names]
-
-
-def member_counts(out: Path) -> dict[str, int]:
-    folders = [rate_folder(out, "report", RATES[0]), out / "deep"]
-    return {row.method: row.members for folder in folders for row in rows_of(folder)}
+def counts_of(out: Path) -> dict[str, int]:
+    return member_counts([rate_folder(out, "report", RATES[0]), out / "deep"])
 
 
 def results(out: Path) -> str:
-    methods = shown_methods(out)
+    methods = methods_of(rate_folder(out, "report", RATES[0]))
     rates = {method: chosen_rate(out, method) for method in methods}
     folders = {method: rate_folder(out, "report", rate) for method, rate in rates.items()}
     folders |= dict.fromkeys(TRAININGS, out / "deep")
-    counts = member_counts(out)
-    test = partial(values, part="test")
-
-    def quality(method: str, folder: Path) -> list[str]:
-        def shown(metric: str, digits: int, factor: float, *, calibrated: bool) -> str:
-            return mean_and_error(test(folder, method, metric=metric, calibrated=calibrated), digits, factor)
-
-        return [
-            shown("accuracy", 2, 100, calibrated=False),
-            shown("nll", 4, 1, calibrated=False),
-            shown("nll", 4, 1, calibrated=True),
-            shown("ece", 2, 100, calibrated=False),
-            shown("ece", 2, 100, calibrated=True),
-        ]
-
-    heads = ["accuracy %", "NLL", "NLL at T", "ECE %", "ECE % at T"]
-    first = folders[methods[0]]
+    counts = counts_of(out)
     parts = [
         f"Choices: a tail of {chosen_tail(out):g} and the rates below, by the validation NLL at T of seeds "
         f"{', '.join(map(str, CHOOSING))}. Test data, seeds {REPORTED[0]} to {REPORTED[-1]}, mean and "
         "standard error.",
         table(
-            ["method", "members", "rate", *heads],
+            ["method", "members", "rate", *QUALITY_HEADS],
             [
-                ["w0", "1", "", *quality("w0", first)],
-                *([m, str(counts[m]), f"{rates[m]:g}", *quality(m, folders[m])] for m in methods),
-                *([m, str(counts[m]), "", *quality(m, folders[m])] for m in TRAININGS),
+                ["w0", "1", "", *quality(folders[methods[0]], "w0")],
+                *([m, str(counts[m]), f"{rates[m]:g}", *quality(folders[m], m)] for m in methods),
+                *([m, str(counts[m]), "", *quality(folders[m], m)] for m in TRAININGS),
             ],
         ),
         "### Differences from SWA and FGE, each at its own rate and temperature",
-        differences(methods, folders, test),
+        differences(methods, folders),
         "### Every rate: NLL at T on the test data",
-        table(
-            ["method", *(f"{rate:g}" for rate in RATES)],
-            ([m, *(every_rate(out, m, rate, test) for rate in RATES)] for m in methods),
-        ),
+        test_nll_at_rates(out, "report", methods),
         "### Every rate and tail: validation NLL at T, on which the choices were made",
-        table(
-            ["method", *(f"{rate:g}" for rate in RATES)],
-            (
-                [m, *(f"{validation_nll(rate_folder(out, 'choose', rate), m):.4f}" for rate in RATES)]
-                for m in methods
-            ),
-        ),
+        validation_nll_at_rates(out, methods),
         table(
             ["tail", *ANNEALED],
             (
@@ -195,26 +120,19 @@ def results(out: Path) -> str:
             ),
         ),
         "### Weights of members, and compressed members",
-        members_table(out, methods, folders, test),
+        members_table(out, methods, folders),
         environment(out),
     ]
     return "\n\n".join(parts)
 
 
-def members_table(
-    out: Path, methods: Sequence[str], folders: dict[str, Path], test: Callable[..., list[float]]
-) -> str:
+def members_table(out: Path, methods: Sequence[str], folders: dict[str, Path]) -> str:
     """Return what weights and compression change, and how what is compressed compares with the rivals."""
     measured = read_json_object(out / "members.json")["rows"]
-    rival_nll = {r: test(folders[r], r, metric="nll", calibrated=True) for r in RIVALS}
+    rival_nll = {rival: values(folders[rival], rival, "nll", calibrated=True) for rival in RIVALS}
 
     def of(method: str, kind: str, key: str) -> list[float]:
         return [row[key] for row in measured if row["method"] == method and row["kind"] == kind]
-
-    def change(numbers: Sequence[float], others: Sequence[float]) -> str:
-        low, high = interval([a - b for a, b in zip(numbers, others, strict=True)])
-        mean = fmean(numbers) - fmean(others)
-        return f"{mean:+.4f} ({low:+.4f} to {high:+.4f})"
 
     pooled = [method for method in methods if of(method, KINDS[0], "nll")]
     weights, packed = [], []
@@ -236,35 +154,6 @@ def members_table(
     )
 
 
-def differences(methods: Sequence[str], folders: dict[str, Path], test: Callable[..., list[float]]) -> str:
-    rows = []
-    for rival in RIVALS:
-        for method in (name for name in methods if name != rival):
-            cells = []
-            for metric, calibrated, digits, factor, lower in (
-                ("nll", True, 4, 1, True),
-                ("accuracy", False, 2, 100, False),
-            ):
-                pairs = zip(
-                    test(folders[method], method, metric=metric, calibrated=calibrated),
-                    test(folders[rival], rival, metric=metric, calibrated=calibrated),
-                    strict=True,
-                )
-                found = [factor * (a - b) for a, b in pairs]
-                low, high = interval(found)
-                cells += [
-                    f"{fmean(found):+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})",
-                    verdict(low, high, lower_is_better=lower),
-                ]
-            rows.append([method, rival, *cells])
-    return table(["method", "minus", "NLL at T, 95 %", "", "accuracy, points, 95 %", ""], rows)
-
-
-def every_rate(out: Path, method: str, rate: float, test: Callable[..., list[float]]) -> str:
-    found = mean_and_error(test(rate_folder(out, "report", rate), method, metric="nll", calibrated=True), 4)
-    return f"**{found}**" if rate == chosen_rate(out, method) else found
-
-
 def environment(out: Path) -> str:
     about = json.loads(RunFolder(rate_folder(out, "report", RATES[0])).environment.read_text())
     runs = [len(TAILS) * len(CHOOSING), len(RATES) * len(CHOOSING), len(RATES) * len(REPORTED), len(REPORTED)]
@@ -275,19 +164,13 @@ def environment(out: Path) -> str:
     )
 
 
-def write(out: Path) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{results(out)}\n{END}{after}", encoding="utf-8")
-
-
 STAGES: dict[str, Callable[[Path], None]] = {
     "tails": run_tails,
     "rates": lambda out: run_rates(out, "choose", CHOOSING),
     "report": lambda out: run_rates(out, "report", REPORTED),
     "deep": run_deep,
     "members": run_members,
-    "write": write,
+    "write": lambda out: write_results(PAGE, results(out)),
 }
 
 
