@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from pfge import Ensemble
-from pfge.packed import PackedMembers, PackSettings, pack_members
+from pfge.packed import PackedMembers, PackedTensor, PackSettings, pack_members
 from pfge.packed.components import find_components, keep_spread, mix_size
 from pfge.packed.encode import TensorForm
+from pfge.packed.packed_members import numbers_of
+from pfge.packed.quantization import quantize
 from pfge.weights import Weights
 from tests.packed.test_packed_members import close_members
 from tests.toys import assert_same_weights, make_batch, make_mlp
@@ -77,6 +79,22 @@ def test_a_member_is_the_base_plus_its_mix_of_components() -> None:
     expected = tensor.base.numbers() + tensor.mix[2].float() @ components
     torch.testing.assert_close(tensor.member(2), expected.view(8, 4))
     assert mix_size(4, 2) == tensor.mix.nbytes
+
+
+def test_components_of_any_width_are_mixed() -> None:
+    rows = torch.randn(
+        4, 203, generator=torch.Generator().manual_seed(0)
+    )  # neither groups nor bytes are full
+    parts = (
+        *(quantize(row, bits, 32) for row, bits in zip(rows[:3], (8, 3, 1), strict=True)),
+        rows[3].half(),
+    )
+    mix = torch.linspace(-1, 1, 8).view(2, 4).half()
+    tensor = PackedTensor((29, 7), torch.float32, None, parts, mix)
+    expected = sum(
+        factor * numbers_of(part).double() for factor, part in zip(mix[1].tolist(), parts, strict=True)
+    )
+    torch.testing.assert_close(tensor.member(1).view(-1).double(), expected, rtol=0, atol=1e-6)
 
 
 def test_a_part_of_the_members_is_the_same_ones() -> None:

@@ -42,22 +42,20 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
     if bits == 8:
         return packed[:count]
     # Eight numbers lie in one of 64 bits, a byte each, so that an operation is on eight of them at once.
-    eights = _EIGHTS.to(packed.device)
-    first, *others = packed.long().view(bits, -1)
-    numbers = eights[first]
-    for plane, row in enumerate(others, 1):
-        numbers.bitwise_or_(eights[row] << plane)
-    return numbers.view(torch.uint8)[:count]
+    # Planes have no bit in common, so that their sum is all of them.
+    planes = packed.long().view(bits, -1).add_(_FIRST_OF_PLANE[:bits].to(packed.device))
+    eights = _EIGHTS.to(packed.device).index_select(0, planes.view(-1)).view(bits, -1).sum(dim=0)
+    return eights.view(torch.uint8)[:count]
 
 
 def _places(like: Tensor) -> Tensor:
     return torch.arange(8, dtype=torch.uint8, device=like.device)
 
 
-_EIGHTS = ((torch.arange(256, dtype=torch.uint8)[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1).view(
-    torch.int64
-)[:, 0]
-"""For each byte, its bits in order, each as a byte of its own."""
+_BITS = (torch.arange(256, dtype=torch.uint8)[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+_EIGHTS = torch.cat([(_BITS << plane).view(torch.int64)[:, 0] for plane in range(8)])
+"""For each plane and each byte of it, its bits in order, each in a byte of its own, at the plane's place."""
+_FIRST_OF_PLANE = 256 * torch.arange(8)[:, None]
 
 
 def _require_bits(bits: int) -> None:

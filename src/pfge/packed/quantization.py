@@ -40,7 +40,8 @@ class Quantized:
         steps = self.steps.float()
         whole = self.count // self.group
         numbers[: whole * self.group].view(whole, self.group).mul_(steps[:whole, None])
-        numbers[whole * self.group :].mul_(steps[whole:])
+        if whole < len(steps):
+            numbers[whole * self.group :].mul_(steps[whole:])
         return numbers
 
 
