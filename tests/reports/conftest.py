@@ -21,6 +21,8 @@ from tests.reports.made_run import (
     write_results,
 )
 
+DOCS = Path(__file__).parents[2] / "docs"
+
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
@@ -56,4 +58,12 @@ def page_of_three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = [Run(make_run(folder / name, examples=0)) for name in ("one", "two", EVIL)]
     file = folder / "report.html"
     file.write_text(make_page(runs))
+    return file
+
+
+@pytest.fixture(scope="session")
+def page_of_numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A regression has more metrics than classes have, and so wider tables."""
+    file = tmp_path_factory.mktemp("numbers") / "report.html"
+    file.write_text(make_page([Run(DOCS / "recorded" / "diabetes")]))
     return file

@@ -71,7 +71,7 @@ def test_a_long_name_ends_within_its_chart(browser: Any, page: Path, width: int)
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
-@pytest.mark.parametrize("which", ["page", "page_of_forms", "page_of_three"])
+@pytest.mark.parametrize("which", ["page", "page_of_forms", "page_of_three", "page_of_numbers"])
 def test_no_table_hides_a_column(
     browser: Any, which: str, width: int, request: pytest.FixtureRequest
 ) -> None:
@@ -81,10 +81,25 @@ def test_no_table_hides_a_column(
         return [...document.querySelectorAll('.scroll > table')].map(table => ({
             head: table.querySelector('thead').textContent,
             right: Math.max(...[...table.querySelectorAll('td')].map(td => td.getBoundingClientRect().right)),
+            end: table.parentNode.getBoundingClientRect().right,
         }));
     """)
     assert len(tables) > 5
-    assert [table for table in tables if table["right"] > width] == []
+    assert [table for table in tables if table["right"] > min(width, table["end"] + 1)] == []
+
+
+def test_a_name_of_ours_is_in_one_line_where_there_is_room(browser: Any, page_of_numbers: Path) -> None:
+    opened(browser, page_of_numbers, DESKTOP)
+    heights = browser.execute_script("""
+        const cells = [...document.querySelectorAll('.scroll td:first-child')];
+        return cells.filter(cell => cell.textContent === 'DeepEnsemble').map(cell => {
+            const text = document.createRange();
+            text.selectNodeContents(cell);
+            return text.getClientRects().length;
+        });
+    """)
+    assert len(heights) > 2
+    assert set(heights) == {1}
 
 
 def test_cards_name_their_columns_and_begin_with_the_metrics(browser: Any, page: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_best_of_a_new_metric_is_marked(run: Run) -> None:
         (to_markdown, "| 50.0 ± 0.0 ▲ |"),
         (to_latex, r"& \textbf{50.0 $\pm$ 0.0} &"),
         (to_csv, ",50.0,0.0,"),
-        (to_html, "><strong>50.0 ± 0.0</strong></td>"),
+        (to_html, "><strong>50.0 ±&nbsp;0.0</strong></td>"),
     ],
 )
 def test_a_new_metric_is_in_every_renderer(run: Run, render: Callable[[Table], str], expected: str) -> None:
@@ -93,7 +93,7 @@ def test_a_new_metric_is_in_the_terminal_and_on_the_page(
     assert main(["table", str(run.folder.path)]) == 0
     assert "| 50.0 ± 0.0 ▲ |" in capsys.readouterr().out
     page = make_page([run])
-    assert "><strong>50.0 ± 0.0</strong></td>" in page
+    assert "><strong>50.0 ±&nbsp;0.0</strong></td>" in page
     assert "width, % (higher is better)" in page
 
 

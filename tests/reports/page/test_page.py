@@ -191,7 +191,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
 
 def test_the_best_is_bold_and_pfge_stands_out(folder: Path) -> None:
     text = make_page([Run(folder)])
-    assert "<strong>94.25 ± 0.25</strong>" in text  # FGE's accuracy
+    assert "<strong>94.25 ±&nbsp;0.25</strong>" in text  # FGE's accuracy
     assert '<tr class="strong"><td class="text" data-head="method">PFGE</td>' in text
 
 

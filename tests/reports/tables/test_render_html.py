@@ -1,6 +1,6 @@
 """A table as HTML."""
 
-from pfge.reports.tables.cells import Missing, Text
+from pfge.reports.tables.cells import Interval, Missing, Number, Text
 from pfge.reports.tables.render_html import WIDE, to_html
 from pfge.reports.tables.table import Column, Row, Table
 from tests.reports.tables.made_tables import METHODS
@@ -12,11 +12,26 @@ def test_html_has_strong_numbers_rows_and_references_apart() -> None:
         '<th scope="col">bytes</th><th scope="col">accuracy %</th></tr></thead>'
         '<tbody><tr class="strong"><td class="text" data-head="method">PFGE</td>'
         '<td data-head="bytes">4,000</td>'
-        '<td class="number" data-head="accuracy %"><strong>93.00 ± 0.20</strong></td></tr></tbody>'
+        '<td class="number" data-head="accuracy %"><strong>93.00 ±&nbsp;0.20</strong></td></tr></tbody>'
         '<tbody class="reference"><tr><th colspan="3">For reference</th></tr>'
         '<tr><td class="text" data-head="method">w0</td><td data-head="bytes">1,000</td>'
-        '<td class="number" data-head="accuracy %">90.00 ± 0.10</td></tr></tbody></table></div>'
+        '<td class="number" data-head="accuracy %">90.00 ±&nbsp;0.10</td></tr></tbody></table></div>'
     )
+
+
+def test_an_interval_stands_below_its_number() -> None:
+    columns = [
+        Column("method", align="left"),
+        Column("NLL"),
+        Column("95 % interval", name="NLL 95 % interval"),
+    ]
+    made = to_html(Table("t", "t", columns, [Row([Text("SWA"), Number(0.01), Interval(-0.02, 0.03)])]))
+    assert '<th scope="col">NLL<span class="below">95 % interval</span></th>' in made
+    assert (
+        '<td class="number" data-head="NLL">0.0100<span class="below">-0.0200 to +0.0300</span></td></tr>'
+        in made
+    )
+    assert made.count("<th") == made.count("<td") + 1 == 3  # <thead> begins so, too
 
 
 def test_html_escapes_every_text() -> None:

@@ -161,11 +161,12 @@ def _claim(run: Run, rows: Mapping[str, MethodSummary], metrics: Sequence[Metric
     if found is None:
         return Finding(about, "Not checked", f"{name} and {rival} share no seed yet.", "claim")
     ratio = theirs.bytes / ours.bytes
+    alone = "Intervals are for this comparison alone. " if len(rows) > 2 else ""
     return Finding(
         about,
         _answer([found[metric.name] for metric in metrics]),
         f"{name} with {ours.members} members against {rival} with {theirs.members}: "
-        f"{'; '.join(f'{metric.label} {found[metric.name]}' for metric in metrics)}. "
+        f"{'; '.join(f'{metric.label} {found[metric.name]}' for metric in metrics)}. {alone}"
         f"Memory {show_bytes(ours.bytes)} against {show_bytes(theirs.bytes)}, {ratio:.3g} times less.",
         "claim",
     )
