@@ -43,7 +43,10 @@ napoleon_numpy_docstring = False
 napoleon_use_admonition_for_references = False
 
 CARDS = [f"methods/{name}" for name in METHODS]
-WIDE_PAGES = ["all-methods", "choose", "compression", "results", "scale", "trainers", "verdicts"]
+WIDE_PAGES = [
+    *("all-methods", "choose", "cifar10", "compression", "faults", "mnist1d"),
+    *("results", "scale", "trainers", "verdicts"),
+]
 WITH_WIDE_TABLES = [*WIDE_PAGES, *CARDS]
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {

@@ -14,8 +14,15 @@ QUALITY_HEADS = ("accuracy %", "NLL", "NLL at T", "ECE %", "ECE % at T")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
+    """Return a table; columns of numbers are to the right."""
+    kept = list(rows)
+    sides = ["---:" if all(map(_is_number, cells)) else "---" for cells in zip(*kept, strict=True)]
+    lines = [heads, sides, *kept]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or cell.strip("*+-")[:1].isdigit()
 
 
 def mean_and_error(numbers: Sequence[float], digits: int, factor: float = 1.0) -> str:
