@@ -123,15 +123,16 @@ def test_weights_of_members_are_saved_if_they_help(
     finished: Path, ensemble: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = ["--config", str(finished / "config.toml"), "--calibrate", "weights"]
-    assessed(ensemble, *config)  # the last member of this short run is the best
+    found = assessed(ensemble, *config)  # the last member of this short run is the best
     said = Ensemble.load(ensemble, small_conv).temperatures.weights
     assert said is not None
     assert said[3] > 0.9
+    assert found["member_weights"] == list(said)
     told = " ".join(capsys.readouterr().err.split())
     assert f"and the weights {', '.join(f'{weight:.3f}' for weight in said)}." in told
 
     monkeypatch.setattr(PoolingWeights, "help", False)
-    assessed(ensemble, *config)
+    assert "member_weights" not in assessed(ensemble, *config)
     assert "all members count the same, as weights do not help" in " ".join(capsys.readouterr().err.split())
     assert Ensemble.load(ensemble, small_conv).temperatures.weights is None
 

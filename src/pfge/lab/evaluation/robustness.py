@@ -61,6 +61,7 @@ def assess(
         bytes=ensemble.nbytes,
         temperature=ensemble.temperatures.pooled,
         member_temperatures=ensemble.temperatures.members,
+        member_weights=ensemble.temperatures.weights,
         data=session.experiment.data.name,
         images=len(test),
         test=metrics | unlike,

@@ -46,6 +46,7 @@ class EnsembleEvaluation(MeasuredResult):
         bytes: Of their weights.
         temperature: Of the pooled predictions.
         member_temperatures: Of each member, if they have any.
+        member_weights: How much each member counts, if they do not count the same.
         data: The name of the data set.
         images: How many the test set has.
         test: The metrics on it, and how far another ensemble's predictions are, if one was given.
@@ -70,6 +71,7 @@ class EnsembleEvaluation(MeasuredResult):
     reliability: Mapping[str, Sequence[float]]
     ood: Mapping[str, UnknownInputs]
     corruptions: Mapping[str, Sequence[CorruptedInputs]]
+    member_weights: Sequence[float] | None = None
     ensemble: str | None = None
     bytes_on_disk: int | None = None
     environment: Mapping[str, Any] | None = None
