@@ -21,9 +21,9 @@ from studies.rates import RATES, chosen_rate, member_counts, methods_of, rate_fo
 from studies.tables import (
     QUALITY_HEADS,
     differences,
+    nll_at_rates,
     quality,
     table,
-    test_nll_at_rates,
     validation_nll_at_rates,
     write_results,
 )
@@ -95,7 +95,7 @@ def results(out: Path) -> str:
         "### Differences from SWA and FGE, each at its own rate and temperature",
         differences(methods, reported),
         f"### Every rate: NLL at T on the test data, seed {CHOOSING}",
-        test_nll_at_rates(out, "choose", methods),
+        nll_at_rates(out, "choose", methods),
         f"### Every rate: validation NLL at T, seed {CHOOSING}, on which the choices were made",
         validation_nll_at_rates(out, methods),
         f"### Three times the iterations, seed {LONG}",

@@ -24,9 +24,9 @@ from studies.tables import (
     RIVALS,
     change,
     differences,
+    nll_at_rates,
     quality,
     table,
-    test_nll_at_rates,
     validation_nll_at_rates,
     write_results,
 )
@@ -109,7 +109,7 @@ def results(out: Path) -> str:
         "### Differences from SWA and FGE, each at its own rate and temperature",
         differences(methods, folders),
         "### Every rate: NLL at T on the test data",
-        test_nll_at_rates(out, "report", methods),
+        nll_at_rates(out, "report", methods),
         "### Every rate and tail: validation NLL at T, on which the choices were made",
         validation_nll_at_rates(out, methods),
         table(

@@ -85,7 +85,7 @@ def differences(methods: Sequence[str], folders: dict[str, Path]) -> str:
     return table(["method", "minus", "NLL at T, 95 %", "", "accuracy, points, 95 %", ""], rows)
 
 
-def test_nll_at_rates(out: Path, what: str, methods: Sequence[str]) -> str:
+def nll_at_rates(out: Path, what: str, methods: Sequence[str]) -> str:
     """Return the NLL at T of each method at each rate on the test data; that of the chosen rate is bold."""
 
     def cell(method: str, rate: float) -> str:
