@@ -52,8 +52,20 @@ def test_a_changed_file_is_refused_by_its_name(tmp_path: Path) -> None:
         read_json_object(file)
 
 
-def test_a_damaged_key_is_not_a_missing_one() -> None:
-    damaged = {"conteot_sha256" if key == KEY else key: value for key, value in seal(VALUE).items()}
+@pytest.mark.parametrize(
+    ("key", "digest"),
+    [
+        ("conteot_sha256", "0" * 64),
+        ("co, 3.11.a256", "0" * 64),  # eight bytes from elsewhere
+        ("x", "0" * 28 + "\ufffdatform" + "0" * 28),
+    ],
+)
+def test_a_damaged_key_is_not_a_missing_one(key: str, digest: str) -> None:
     with pytest.raises(BrokenSealError):
-        unseal(damaged)
-    assert unseal({"sha256": "0" * 64}) == {"sha256": "0" * 64}  # another key
+        unseal(VALUE | {key: digest})
+
+
+@pytest.mark.parametrize("key", ["sha256", "members"])
+def test_digests_of_other_things_are_no_damaged_seals(key: str) -> None:
+    assert unseal({"a": 1, key: "0" * 64}) == {"a": 1, key: "0" * 64}
+    assert unseal(seal({"a": 1, "commit": "0" * 40})) == {"a": 1, "commit": "0" * 40}
