@@ -13,6 +13,7 @@ file for each member; the other two ONNX files are of the packed members, in a l
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -122,6 +123,7 @@ def take_turns(predictions: dict[str, Predict], rounds: int) -> tuple[Times, Tim
     wall, cpu = Times.of(predictions), Times.of(predictions)
     for turn in range(rounds + 1):
         for name, predict in predictions.items():
+            print(f"round {turn} of {rounds}: {name}", file=sys.stderr)
             starts = time.perf_counter(), time.process_time()
             predict()
             if turn:  # the first round warms up
