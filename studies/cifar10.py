@@ -1,23 +1,24 @@
 """Run the plan of docs/cifar10.md, and write its results there.
 
-    python -m studies.cifar10 --weights resnet20-cifar10.safetensors [--out runs/cifar10]
-                              [--stage choose|report|long|write]
+    python -m studies.cifar10 --weights resnet20-cifar10.safetensors [--out runs/cifar10] [--processes 2]
+                              [--stage choose|base|report|long|write]
 
 Each stage is a few comparisons; a stage that was stopped continues where it was. Without --stage all of them
-run, one after another.
+run, one after another. What was measured is copied to docs/recorded/cifar10, and is not run again.
 """
 
 import argparse
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.experiments.compare import compare
-from pfge.lab.run.folder import RunFolder
+from pfge.lab.experiments.compare import compare_all
 from pfge.lab.run.progress import Reporter
 from pfge.methods import base_of
-from studies.rates import RATES, chosen_rate, member_counts, methods_of, rate_folder
+from pfge.reports.tables.paper import paper_accuracies
+from studies.rates import RATES, chosen_rate, member_counts, methods_of, rate_folder, values
+from studies.records import Part, machines, missing_part, record_parts
 from studies.tables import (
     QUALITY_HEADS,
     differences,
@@ -28,58 +29,91 @@ from studies.tables import (
     write_results,
 )
 
-PAGE = Path(__file__).parents[1] / "docs" / "cifar10.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "cifar10.md"
+RECORDED = DOCS / "recorded" / "cifar10"
 CONFIG = Path(__file__).parent / "cifar10.toml"
 CHOOSING = 1
 REPORTED = (11, 12, 13)
 LONG = 21
 THREE_TIMES = ("ensemble.length=7800", "ensemble.period=1950", "ensemble.cycle=390")
+METHODS = load_experiment(CONFIG).ensemble.methods
+BASE_RATE = 0.05
+BASE = ("SWA", "FGE", "SWAG", "PFGE", "TTA")
+"""What is reported at the base rate, whichever rates are chosen: the paper's methods, and TTA with SWA."""
 
 
-def run_choose(out: Path, weights: Path) -> None:
-    for rate in RATES:
-        overrides = (f"seeds=[{CHOOSING}]", f"ensemble.high={rate}")
-        _run(rate_folder(out, "choose", rate), weights, *overrides)
+@dataclass(frozen=True)
+class Study:
+    """Where the study runs.
+
+    Attributes:
+        out: The folder of its runs.
+        recorded: What was measured before, which is not run again.
+        weights: The file of w0.
+        processes: How many run parts of it at once.
+    """
+
+    out: Path
+    recorded: Path
+    weights: Path
+    processes: int = 1
+
+    def run(self, parts: Iterable[Part], overrides: Sequence[str] = ()) -> None:
+        """Run what is not recorded of comparisons."""
+        missing = [found for part in parts if (found := missing_part(part, self.recorded))]
+        experiments = []
+        for part in missing:
+            settings = (
+                f"name={part.stage} {part.rate:g}",
+                f"seeds=[{part.seed}]",
+                f"ensemble.high={part.rate}",
+                f"ensemble.methods={list(part.methods)}",
+                f"pretrain.weights={self.weights}",
+                f"engine.launcher=here:{self.processes}",
+            )
+            experiment = load_experiment(CONFIG, [*settings, *overrides])
+            experiments.append((experiment, part.folder(self.out)))
+        if experiments:
+            compare_all(experiments, Reporter())
+        self.record()
+
+    def record(self) -> None:
+        """Record what was measured."""
+        record_parts(self.out, self.recorded)
 
 
-def run_report(out: Path, weights: Path) -> None:
-    _run_chosen(out, "report", weights, f"seeds={list(REPORTED)}")
+def chosen_parts(stage: str, seeds: Iterable[int], recorded: Path) -> list[Part]:
+    """Return the parts in which every method has its own rate: one for all methods of a rate."""
+    measured = methods_of(*(rate_folder(recorded, "choose", rate) for rate in RATES))
+    rates = {method: chosen_rate(recorded, method) for method in METHODS if method in measured}
+    return [
+        Part(stage, rate, seed, tuple(method for method in rates if rates[method] == rate))
+        for rate in sorted({*rates.values()})
+        for seed in seeds
+    ]
 
 
-def run_long(out: Path, weights: Path) -> None:
-    _run_chosen(out, "long", weights, f"seeds=[{LONG}]", *THREE_TIMES)
+CHOICES = [Part("choose", rate, CHOOSING, tuple(METHODS)) for rate in RATES]
+BASES = [Part("report", BASE_RATE, seed, BASE) for seed in REPORTED]
 
 
-def _run_chosen(out: Path, what: str, weights: Path, *overrides: str) -> None:
-    """Run every method at its own rate: one comparison for all methods of a rate."""
-    for rate, methods in _methods_at(out).items():
-        trained = json.dumps(sorted({base_of(method) for method in methods}))
-        rated = (f"ensemble.high={rate}", f"ensemble.methods={trained}")
-        _run(rate_folder(out, what, rate), weights, *rated, *overrides)
+def missing_parts(recorded: Path) -> list[Part]:
+    """Return what of the plan is not recorded; before all choices are made, the rates are those of now."""
+    chosen = [*chosen_parts("report", REPORTED, recorded), *chosen_parts("long", [LONG], recorded)]
+    return [found for part in [*CHOICES, *BASES, *chosen] if (found := missing_part(part, recorded))]
 
 
-def _run(folder: Path, weights: Path, *overrides: str) -> None:
-    settings = [f"pretrain.weights={weights}", *overrides]
-    compare(load_experiment(CONFIG, settings), folder, Reporter())
-
-
-def _methods(out: Path) -> list[str]:
-    return methods_of(rate_folder(out, "choose", RATES[0]))
-
-
-def _methods_at(out: Path) -> dict[float, list[str]]:
-    chosen: dict[float, list[str]] = {}
-    for method in _methods(out):
-        chosen.setdefault(chosen_rate(out, method), []).append(method)
-    return chosen
-
-
-def results(out: Path) -> str:
-    methods = _methods(out)
-    rates = {method: chosen_rate(out, method) for method in methods}
-    counts = member_counts([rate_folder(out, "choose", RATES[0])])
+def results(recorded: Path) -> str:
+    """Return the page's results."""
+    choices = [rate_folder(recorded, "choose", rate) for rate in RATES]
+    methods = methods_of(*choices)
+    if not methods:
+        return _progress(recorded)
+    rates = {method: chosen_rate(recorded, method) for method in methods}
+    counts = member_counts([*choices, rate_folder(recorded, "report", BASE_RATE)])
     reported, long = (
-        {method: rate_folder(out, what, rate) for method, rate in rates.items()}
+        {method: rate_folder(recorded, what, rate) for method, rate in rates.items()}
         for what in ("report", "long")
     )
 
@@ -89,36 +123,95 @@ def results(out: Path) -> str:
         return table(["method", "members", "rate", *QUALITY_HEADS], rows)
 
     parts = [
+        _progress(recorded),
         f"The rates were chosen by the validation NLL at T of seed {CHOOSING}. Test data, seeds "
         f"{', '.join(map(str, REPORTED))}, mean and standard error; w0 is the same for every seed.",
         of_all(reported),
         "### Differences from SWA and FGE, each at its own rate and temperature",
         differences(methods, reported),
+        f"### The paper's methods at rate {BASE_RATE:g}",
+        base_table(recorded, counts),
         f"### Every rate: NLL at T on the test data, seed {CHOOSING}",
-        nll_at_rates(out, "choose", methods),
+        nll_at_rates(recorded, "choose", methods),
         f"### Every rate: validation NLL at T, seed {CHOOSING}, on which the choices were made",
-        validation_nll_at_rates(out, methods),
+        validation_nll_at_rates(recorded, methods),
         f"### Three times the iterations, seed {LONG}",
         of_all(long),
-        _environment(out),
+        _environment(recorded),
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
-def _environment(out: Path) -> str:
-    about = json.loads(RunFolder(rate_folder(out, "choose", RATES[0])).environment.read_text())
+def base_table(recorded: Path, counts: dict[str, int]) -> str:
+    """Return the paper's methods at the base rate, beside the accuracies of the paper's larger networks."""
+    folder = rate_folder(recorded, "report", BASE_RATE)
+    paper = paper_accuracies("cifar10")
+    networks = list(next(iter(paper.values())))
+    rows = []
+    for method in ["w0", *(m for m in methods_of(folder) if base_of(m) in BASE)]:
+        printed = [f"{mean:.2f} ± {error:.2f}" for mean, error in paper.get(method, {}).values()]
+        seeds = len(values(folder, method, "nll", calibrated=False))
+        cells = [*quality(folder, method), *(printed or [""] * len(networks))]
+        rows.append([method, str(counts[method]), str(seeds), *cells])
+    heads = ["method", "members", "seeds", *QUALITY_HEADS, *(f"paper: {name}" for name in networks)]
+    return table(heads, rows)
+
+
+def _progress(recorded: Path) -> str:
+    missing = missing_parts(recorded)
+    if not missing:
+        return ""
+    listed = "; ".join(
+        f"{part.stage}, rate {part.rate:g}, seed {part.seed}: {', '.join(part.methods)}" for part in missing
+    )
     return (
-        f"`python -m studies.cifar10`; torch {about['torch']}, threads: {about['threads']}, "
-        f"{about['processor']}. No run was left out. Runs: {len(RATES)} for the rates, {len(REPORTED)} "
-        "reported and 1 of three times the iterations, for each method."
+        "**Unfinished.** Nothing is decided before all runs are made, and a rate below is the best of those "
+        f"that were run. Not run yet: {listed}."
     )
 
 
-STAGES: dict[str, Callable[[Path, Path], None]] = {
-    "choose": run_choose,
+def _environment(recorded: Path) -> str:
+    made_on = "; ".join(
+        f"{found['processor']}, torch {found['torch']}, Python {found['python']}"
+        for found in machines(recorded)
+    )
+    return (
+        f"`python -m studies.cifar10`, one thread for each of two processes; {made_on}. No run was left out. "
+        f"Runs in the whole plan: {len(RATES)} for the rates, {len(REPORTED)} reported and 1 of three times "
+        "the iterations, for each method."
+    )
+
+
+def run_report(study: Study) -> None:
+    _require_choices(study)
+    study.run(chosen_parts("report", REPORTED, study.recorded))
+
+
+def run_long(study: Study) -> None:
+    _require_choices(study)
+    study.run(chosen_parts("long", [LONG], study.recorded), THREE_TIMES)
+
+
+def _require_choices(study: Study) -> None:
+    open_rates = [f"{part.rate:g}" for part in CHOICES if missing_part(part, study.recorded)]
+    if open_rates:
+        raise SystemExit(
+            f"each method's rate must be chosen first, and rates {', '.join(open_rates)} are not finished; "
+            "run --stage choose"
+        )
+
+
+def write(study: Study) -> None:
+    study.record()
+    write_results(PAGE, results(study.recorded))
+
+
+STAGES: dict[str, Callable[[Study], None]] = {
+    "choose": lambda study: study.run(CHOICES),
+    "base": lambda study: study.run(BASES),
     "report": run_report,
     "long": run_long,
-    "write": lambda out, _: write_results(PAGE, results(out)),
+    "write": write,
 }
 
 
@@ -126,10 +219,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--weights", type=Path, required=True, help="published weights of ResNet-20")
     parser.add_argument("--out", type=Path, default=Path("runs/cifar10"), help="folder of the runs")
+    parser.add_argument("--processes", type=int, default=1, help="how many run parts at once (default: 1)")
     parser.add_argument("--stage", choices=STAGES, action="append", help="only this stage; repeat for more")
     options = parser.parse_args()
+    study = Study(options.out, RECORDED, options.weights.resolve(), options.processes)
     for stage in options.stage or STAGES:
-        STAGES[stage](options.out, options.weights)
+        STAGES[stage](study)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ from statistics import fmean, stdev
 
 from scipy.stats import t as student
 
-from studies.rates import RATES, chosen_rate, rate_folder, validation_nll, values
+from studies.rates import RATES, by_seed, chosen_rate, rate_folder, validation_nlls, values
 
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 RIVALS = ("SWA", "FGE")
+NOT_RUN = "not run"
 QUALITY_HEADS = ("accuracy %", "NLL", "NLL at T", "ECE %", "ECE % at T")
 
 
@@ -22,11 +23,13 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return not cell or cell.strip("*+-")[:1].isdigit()
+    return cell in ("", NOT_RUN) or cell.strip("*+-")[:1].isdigit()
 
 
 def mean_and_error(numbers: Sequence[float], digits: int, factor: float = 1.0) -> str:
     """Return the mean and its standard error, or the number where there is one."""
+    if not numbers:
+        return NOT_RUN
     mean = f"{factor * fmean(numbers):.{digits}f}"
     if len(numbers) == 1:
         return mean
@@ -68,7 +71,7 @@ def quality(folder: Path, method: str) -> list[str]:
 
 
 def differences(methods: Sequence[str], folders: dict[str, Path]) -> str:
-    """Return each method minus each rival, on the test data."""
+    """Return each method minus each rival, on the test data, for the seeds that both have, at least two."""
     rows = []
     for rival in RIVALS:
         for method in (name for name in methods if name != rival):
@@ -77,10 +80,15 @@ def differences(methods: Sequence[str], folders: dict[str, Path]) -> str:
                 ("nll", True, 4, 1, True),
                 ("accuracy", False, 2, 100, False),
             ):
-                own = values(folders[method], method, metric, calibrated=calibrated)
-                other = values(folders[rival], rival, metric, calibrated=calibrated)
-                low, high = interval([a - b for a, b in zip(own, other, strict=True)])
-                cells += [change(own, other, digits, factor), verdict(low, high, lower_is_better=lower)]
+                own = by_seed(folders[method], method, metric, calibrated=calibrated)
+                other = by_seed(folders[rival], rival, metric, calibrated=calibrated)
+                seeds = sorted(own.keys() & other.keys())
+                if len(seeds) < 2:
+                    cells += [NOT_RUN, ""]
+                    continue
+                pairs = [own[seed] for seed in seeds], [other[seed] for seed in seeds]
+                low, high = interval([a - b for a, b in zip(*pairs, strict=True)])
+                cells += [change(*pairs, digits, factor), verdict(low, high, lower_is_better=lower)]
             rows.append([method, rival, *cells])
     return table(["method", "minus", "NLL at T, 95 %", "", "accuracy, points, 95 %", ""], rows)
 
@@ -90,7 +98,7 @@ def nll_at_rates(out: Path, what: str, methods: Sequence[str]) -> str:
 
     def cell(method: str, rate: float) -> str:
         found = mean_and_error(values(rate_folder(out, what, rate), method, "nll", calibrated=True), 4)
-        return f"**{found}**" if rate == chosen_rate(out, method) else found
+        return f"**{found}**" if found != NOT_RUN and rate == chosen_rate(out, method) else found
 
     rows = ([method, *(cell(method, rate) for rate in RATES)] for method in methods)
     return table(["method", *(f"{rate:g}" for rate in RATES)], rows)
@@ -100,7 +108,8 @@ def validation_nll_at_rates(out: Path, methods: Sequence[str]) -> str:
     """Return the numbers by which the rates were chosen."""
 
     def cell(method: str, rate: float) -> str:
-        return f"{validation_nll(rate_folder(out, 'choose', rate), method):.4f}"
+        found = validation_nlls(rate_folder(out, "choose", rate), method)
+        return f"{fmean(found):.4f}" if found else NOT_RUN
 
     rows = ([method, *(cell(method, rate) for rate in RATES)] for method in methods)
     return table(["method", *(f"{rate:g}" for rate in RATES)], rows)

@@ -1,12 +1,12 @@
 """The numbers on the pages of studies: choices of rates, differences with their intervals, and tables."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scipy.stats import ttest_rel
 
-from studies import cifar10
 from studies.rates import RATES, chosen_rate, methods_of, rate_folder, validation_nll, values
 from studies.tables import (
     change,
@@ -17,7 +17,6 @@ from studies.tables import (
     table,
     validation_nll_at_rates,
     verdict,
-    write_results,
 )
 from tests.reports.made_run import make_run, result, with_validation
 from tests.reports.made_run import write_results as write_lines
@@ -112,16 +111,26 @@ def test_the_chosen_rate_is_bold(out: Path) -> None:
     )
 
 
-def test_the_page_of_cifar10_is_made_of_its_runs(out: Path, tmp_path: Path) -> None:
-    for environment in out.glob("*/environment.json"):
-        environment.write_text('{"torch": "2.13.0", "threads": 1, "processor": "x"}')
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- results -->\nold\n<!-- end of results -->\nafter\n")
-    write_results(page, cifar10.results(out))
-    text = page.read_text()
-    assert text.startswith("before\n<!-- results -->\nThe rates were chosen by")
-    assert text.endswith("<!-- end of results -->\nafter\n")
-    assert "old" not in text
-    assert "| SWA | 1 | 0.2 | 96.50 ± 0.29 | 0.4600 ± 0.0058 | 0.4100 ± 0.0058 | 2.00 ± 0.00 |" in text
-    assert "| SWA | 1 | 0.2 | 101.00 | 0.5500 | 0.5000 | 2.00 | 2.00 |" in text  # one seed, made up
-    assert "torch 2.13.0, threads: 1, x." in text
+def test_differences_pair_the_seeds_that_both_have(out: Path) -> None:
+    folders = {method: rate_folder(out, "report", 0.2) for method in ("SWA", "FGE", "PFGE")}
+    write_lines(
+        folders["SWA"],
+        [
+            *(row("SWA", seed, 0.2) for seed in (12, 13)),
+            *(row("FGE", seed, 0.2) for seed in (11, 12, 13)),
+            row("PFGE", 11, 0.2),
+        ],
+    )
+    lines = differences(["SWA", "FGE", "PFGE"], folders).splitlines()[2:]
+    assert lines[0].startswith("| FGE | SWA | -0.1500 (-0.1500 to -0.1500) | better |")
+    assert lines[1] == "| PFGE | SWA | not run |  | not run |  |"
+
+
+def test_what_was_not_run_is_said(out: Path) -> None:
+    shutil.rmtree(rate_folder(out, "choose", 0.2))
+    assert chosen_rate(out, "SWA") == 0.1
+    assert nll_at_rates(out, "choose", ["SWA"]).splitlines()[1:] == [
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| SWA | 0.3000 | **0.3000** | not run | 0.3000 |",
+    ]
+    assert validation_nll_at_rates(out, ["SWA"]).endswith("| SWA | 0.3600 | 0.3100 | not run | 0.4100 |")

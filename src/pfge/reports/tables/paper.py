@@ -27,6 +27,15 @@ def paper_tables(
     return [table for table in tables if table]
 
 
+def paper_accuracies(data: str) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return what the paper printed for a data set, by method and model: percent and their standard error."""
+    of_data: dict[str, dict[str, Sequence[float]]] = _numbers()["accuracy"][data]
+    return {
+        method: {model: (mean, error) for model, (mean, error) in of_models.items()}
+        for method, of_models in of_data.items()
+    }
+
+
 def _accuracy(experiment: Experiment, rows: Sequence[ComparisonRow]) -> Table | None:
     if not rows or not (printed := _printed("accuracy", experiment)):
         return None

@@ -1,0 +1,147 @@
+"""The study of CIFAR-10: what is run, what is recorded, and the page that is made of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfge.lab.config.schema import Experiment
+from studies import cifar10
+from studies.cifar10 import BASE, CHOICES, METHODS, Study
+from studies.rates import RATES, rate_folder, rows_of
+from studies.records import Part, machines, missing_part, record_parts
+from studies.tables import write_results
+from tests.reports.made_run import make_run, result, with_validation
+from tests.reports.made_run import write_results as write_lines
+
+ENVIRONMENT = '{"torch": "2.13.0", "python": "3.11.7", "cores": 2, "threads": 1, "processor": "x"}'
+BEST = {"SWA": 0.2, "FGE": 0.1, "PFGE": 0.2, "Star": 0.05, "Cosine": 0.4, "TTA": 0.2}
+
+
+def make_part(out: Path, part: Part, measured: Sequence[str] = ()) -> None:
+    """Write a run folder; the nearer the rate is to a method's best, the lower is its validation NLL."""
+    folder = make_run(part.folder(out), [part.seed], [], examples=0)
+    (folder / "environment.json").write_text(ENVIRONMENT)
+    rows = []
+    for method in ("w0", *(measured or part.methods)):
+        row = with_validation(result(method, part.seed, like="PFGE"))
+        distance = abs(part.rate - BEST.get(method, 0.0))
+        row["calibrated"]["validation"] = row["calibrated"]["test"] | {"nll": 0.2 + distance}
+        rows.append(row)
+    write_lines(folder, rows)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Record all choices."""
+    for part in CHOICES:
+        make_part(tmp_path / "out", part)
+    record_parts(tmp_path / "out", tmp_path / "recorded")
+    return tmp_path / "recorded"
+
+
+def test_what_is_recorded_is_not_run_again(tmp_path: Path) -> None:
+    part = Part("choose", 0.1, 1, ("SWA", "PFGE", "Star"))
+    assert missing_part(part, tmp_path / "recorded") == part
+    make_part(tmp_path / "out", part, measured=("SWA", "Star"))
+    record_parts(tmp_path / "out", tmp_path / "recorded")
+    assert missing_part(part, tmp_path / "recorded") == Part("choose", 0.1, 1, ("PFGE",))
+    assert missing_part(Part("choose", 0.1, 2, ("SWA",)), tmp_path / "recorded") is not None
+    assert missing_part(Part("choose", 0.1, 1, ("Star", "SWA")), tmp_path / "recorded") is None
+
+
+def test_a_method_that_measures_another_model_is_run_with_it(tmp_path: Path) -> None:
+    part = Part("choose", 0.1, 1, ("SWA", "PFGE", "TTA"))
+    make_part(tmp_path / "out", part, measured=("SWA", "PFGE"))
+    record_parts(tmp_path / "out", tmp_path / "recorded")
+    assert missing_part(part, tmp_path / "recorded") == Part("choose", 0.1, 1, ("SWA", "TTA"))
+
+
+def test_rows_of_several_runs_are_recorded_once_and_without_members(tmp_path: Path) -> None:
+    out, recorded = tmp_path / "out", tmp_path / "recorded"
+    for seed in (11, 12):
+        make_part(out, Part("report", 0.05, seed, ("SWA",)))
+        make_part(out, Part("report", 0.05, seed, ("Star",)))
+        record_parts(out, recorded)
+    rows = rows_of(rate_folder(recorded, "report", 0.05))
+    expected = {(seed, method) for seed in (11, 12) for method in ("w0", "SWA", "Star")}
+    assert sorted(row.key for row in rows) == sorted(expected)
+    assert {row.each for row in rows} == {row.growing for row in rows} == {None}
+    assert [found["processor"] for found in machines(recorded)] == ["x"]
+
+
+def test_a_stage_runs_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[Experiment, Path]] = []
+    monkeypatch.setattr(cifar10, "compare_all", lambda experiments, _: ran.extend(experiments))
+    make_part(tmp_path / "out", Part("choose", 0.05, 1, tuple(METHODS)))
+    study = Study(tmp_path / "out", tmp_path / "recorded", Path("w0.safetensors"), processes=2)
+    study.record()
+    cifar10.STAGES["choose"](study)
+    assert [experiment.ensemble.high for experiment, _ in ran] == [0.1, 0.2, 0.4]
+    experiment, folder = ran[0]
+    assert (experiment.seeds, experiment.ensemble.methods) == ((1,), METHODS)
+    assert experiment.engine.launcher == "here:2"
+    assert folder == tmp_path / "out" / "choose-0.1-seed-1-SWA-FGE-PFGE-Star-Cosine-TTA"
+
+
+def test_nothing_is_reported_before_all_rates_were_tried(tmp_path: Path) -> None:
+    study = Study(tmp_path / "out", tmp_path / "recorded", Path("w0.safetensors"))
+    with pytest.raises(
+        SystemExit, match=r"rates 0\.05, 0\.1, 0\.2, 0\.4 are not finished; run --stage choose"
+    ):
+        cifar10.run_report(study)
+
+
+def test_each_method_is_reported_at_its_chosen_rate(recorded: Path) -> None:
+    parts = cifar10.chosen_parts("report", [11], recorded)
+    assert {part.rate: part.methods for part in parts} == {
+        0.05: ("Star",),
+        0.1: ("FGE",),
+        0.2: ("SWA", "PFGE", "TTA"),
+        0.4: ("Cosine",),
+    }
+
+
+def test_the_page_says_what_was_not_run(recorded: Path) -> None:
+    text = cifar10.results(recorded)
+    assert text.startswith("**Unfinished.** Nothing is decided before all runs are made")
+    assert "report, rate 0.05, seed 11: SWA, FGE, SWAG, PFGE, TTA;" in text
+    assert "long, rate 0.4, seed 21: Cosine." in text
+    assert "choose, rate" not in text
+
+
+def test_the_finished_page_is_made_of_what_is_recorded(recorded: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for seed in cifar10.REPORTED:
+        make_part(out, Part("report", 0.05, seed, BASE))
+    for part in [
+        *cifar10.chosen_parts("report", cifar10.REPORTED, recorded),
+        *cifar10.chosen_parts("long", [cifar10.LONG], recorded),
+    ]:
+        make_part(out, part)
+    record_parts(out, recorded)
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- results -->\nold\n<!-- end of results -->\nafter\n")
+    write_results(page, cifar10.results(recorded))
+    text = page.read_text()
+    assert text.startswith("before\n<!-- results -->\nThe rates were chosen by")
+    assert text.endswith("<!-- end of results -->\nafter\n")
+    assert "old" not in text
+    assert "Unfinished" not in text
+    assert "not run" not in text
+    expected: dict[str, Any] = result("PFGE", 12)  # the middle one of three
+    accuracy, nll = 100 * expected["test"]["accuracy"], expected["test"]["nll"]
+    assert f"| SWA | 4 | 0.2 | {accuracy:.2f} ± 0.29 | {nll:.4f} ± 0.0058 |" in text
+    assert "| PFGE | 4 | 3 | " in text
+    assert "| 93.41 ± 0.08 | 95.70 ± 0.05 | 96.37 ± 0.03 |" in text
+    assert "two processes; x, torch 2.13.0, Python 3.11.7." in text
+
+
+def test_the_page_in_the_docs_has_what_is_recorded(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(cifar10.PAGE.read_text())
+    write_results(page, cifar10.results(cifar10.RECORDED))
+    assert page.read_text() == cifar10.PAGE.read_text(), "run python -m studies.cifar10 --stage write"
+    assert {part.stage for part in CHOICES} == {"choose"}
+    assert [part.rate for part in CHOICES] == list(RATES)
