@@ -15,7 +15,7 @@ from pathlib import Path
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.experiments.compare import compare_all
 from pfge.lab.run.progress import Reporter
-from pfge.methods import base_of
+from pfge.methods import METHODS, base_of
 from pfge.reports.tables.paper import paper_accuracies
 from studies.rates import RATES, chosen_rate, member_counts, methods_of, rate_folder, values
 from studies.records import Part, machines, missing_part, record_parts
@@ -37,7 +37,7 @@ CHOOSING = 1
 REPORTED = (11, 12, 13)
 LONG = 21
 THREE_TIMES = ("ensemble.length=7800", "ensemble.period=1950", "ensemble.cycle=390")
-METHODS = load_experiment(CONFIG).ensemble.methods
+COMPARED = load_experiment(CONFIG).ensemble.methods
 BASE_RATE = 0.05
 BASE = ("SWA", "FGE", "SWAG", "PFGE", "TTA")
 """What is reported at the base rate, whichever rates are chosen: the paper's methods, and TTA with SWA."""
@@ -84,17 +84,21 @@ class Study:
 
 
 def chosen_parts(stage: str, seeds: Iterable[int], recorded: Path) -> list[Part]:
-    """Return the parts in which every method has its own rate: one for all methods of a rate."""
-    measured = methods_of(*(rate_folder(recorded, "choose", rate) for rate in RATES))
-    rates = {method: chosen_rate(recorded, method) for method in METHODS if method in measured}
+    """Return the parts in which every row of the table has its own rate: one for all methods of a rate."""
+    rows = methods_of(*(rate_folder(recorded, "choose", rate) for rate in RATES))
+    trained: dict[float, set[str]] = {}
+    for row in rows:
+        method = METHODS[base_of(row)]
+        # A method that only measures another's model is run with it.
+        trained.setdefault(chosen_rate(recorded, row), set()).update({method.name, method.base})
     return [
-        Part(stage, rate, seed, tuple(method for method in rates if rates[method] == rate))
-        for rate in sorted({*rates.values()})
+        Part(stage, rate, seed, tuple(name for name in COMPARED if name in trained[rate]))
+        for rate in sorted(trained)
         for seed in seeds
     ]
 
 
-CHOICES = [Part("choose", rate, CHOOSING, tuple(METHODS)) for rate in RATES]
+CHOICES = [Part("choose", rate, CHOOSING, tuple(COMPARED)) for rate in RATES]
 BASES = [Part("report", BASE_RATE, seed, BASE) for seed in REPORTED]
 
 

@@ -1,6 +1,6 @@
 """The study of CIFAR-10: what is run, what is recorded, and the page that is made of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 
 from pfge.lab.config.schema import Experiment
 from studies import cifar10
-from studies.cifar10 import BASE, CHOICES, METHODS, Study
+from studies.cifar10 import BASE, CHOICES, COMPARED, Study
 from studies.rates import RATES, rate_folder, rows_of
 from studies.records import Part, machines, missing_part, record_parts
 from studies.tables import write_results
@@ -16,29 +16,34 @@ from tests.reports.made_run import make_run, result, with_validation
 from tests.reports.made_run import write_results as write_lines
 
 ENVIRONMENT = '{"torch": "2.13.0", "python": "3.11.7", "cores": 2, "threads": 1, "processor": "x"}'
-BEST = {"SWA": 0.2, "FGE": 0.1, "PFGE": 0.2, "Star": 0.05, "Cosine": 0.4, "TTA": 0.2}
+BEST = {"SWA": 0.2, "FGE": 0.1, "PFGE": 0.2, "Star": 0.05, "Cosine": 0.4, "TTA": 0.2, "FGE*": 0.1}
 
 
-def make_part(out: Path, part: Part, measured: Sequence[str] = ()) -> None:
+def make_part(out: Path, part: Part, measured: Sequence[str] = (), best: Mapping[str, float] = BEST) -> None:
     """Write a run folder; the nearer the rate is to a method's best, the lower is its validation NLL."""
     folder = make_run(part.folder(out), [part.seed], [], examples=0)
     (folder / "environment.json").write_text(ENVIRONMENT)
+    methods = measured or part.methods
     rows = []
-    for method in ("w0", *(measured or part.methods)):
+    for method in ("w0", *methods, *(["FGE*"] if "FGE" in methods else [])):
         row = with_validation(result(method, part.seed, like="PFGE"))
-        distance = abs(part.rate - BEST.get(method, 0.0))
+        distance = abs(part.rate - best.get(method, 0.0))
         row["calibrated"]["validation"] = row["calibrated"]["test"] | {"nll": 0.2 + distance}
         rows.append(row)
     write_lines(folder, rows)
 
 
+def record_choices(folder: Path, best: Mapping[str, float] = BEST) -> Path:
+    """Return where all choices are recorded."""
+    for part in CHOICES:
+        make_part(folder / "out", part, best=best)
+    record_parts(folder / "out", folder / "recorded")
+    return folder / "recorded"
+
+
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """Record all choices."""
-    for part in CHOICES:
-        make_part(tmp_path / "out", part)
-    record_parts(tmp_path / "out", tmp_path / "recorded")
-    return tmp_path / "recorded"
+    return record_choices(tmp_path)
 
 
 def test_what_is_recorded_is_not_run_again(tmp_path: Path) -> None:
@@ -74,13 +79,13 @@ def test_rows_of_several_runs_are_recorded_once_and_without_members(tmp_path: Pa
 def test_a_stage_runs_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[Experiment, Path]] = []
     monkeypatch.setattr(cifar10, "compare_all", lambda experiments, _: ran.extend(experiments))
-    make_part(tmp_path / "out", Part("choose", 0.05, 1, tuple(METHODS)))
+    make_part(tmp_path / "out", Part("choose", 0.05, 1, tuple(COMPARED)))
     study = Study(tmp_path / "out", tmp_path / "recorded", Path("w0.safetensors"), processes=2)
     study.record()
     cifar10.STAGES["choose"](study)
     assert [experiment.ensemble.high for experiment, _ in ran] == [0.1, 0.2, 0.4]
     experiment, folder = ran[0]
-    assert (experiment.seeds, experiment.ensemble.methods) == ((1,), METHODS)
+    assert (experiment.seeds, experiment.ensemble.methods) == ((1,), COMPARED)
     assert experiment.engine.launcher == "here:2"
     assert folder == tmp_path / "out" / "choose-0.1-seed-1-SWA-FGE-PFGE-Star-Cosine-TTA"
 
@@ -100,6 +105,17 @@ def test_each_method_is_reported_at_its_chosen_rate(recorded: Path) -> None:
         0.1: ("FGE",),
         0.2: ("SWA", "PFGE", "TTA"),
         0.4: ("Cosine",),
+    }
+
+
+def test_a_row_that_needs_another_method_is_reported_with_it(tmp_path: Path) -> None:
+    recorded = record_choices(tmp_path, BEST | {"TTA": 0.4, "FGE*": 0.2})
+    parts = cifar10.chosen_parts("report", [11], recorded)
+    assert {part.rate: part.methods for part in parts} == {
+        0.05: ("Star",),
+        0.1: ("FGE",),
+        0.2: ("SWA", "FGE", "PFGE"),
+        0.4: ("SWA", "Cosine", "TTA"),
     }
 
 
