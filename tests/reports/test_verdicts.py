@@ -156,3 +156,14 @@ def test_where_closer_is_better_the_whole_interval_must_be_closer(
     error = (high - low) / 2 / stats.t.ppf(0.975, 4)
     found = replace(gap((low + high) / 2, error, metric=coverage), reference=reference, margin=0.002)
     assert found.verdict == expected
+
+
+@pytest.mark.parametrize("mean", [-0.02, 0.02, 0.07, 0.13])  # 0.83, 0.87, 0.92, 0.98
+def test_what_would_decide_does_decide_where_closer_is_better(mean: float) -> None:
+    coverage = Metric("coverage", "coverage", "closer", lambda _: 0.0, "%", aim=0.9)
+    found = replace(gap(mean, 0.02, 0.0, metric=coverage), reference=0.85, margin=0.002)
+    more = number_of("seed", found)
+    enough = replace(found, seeds=5 + more, seed_error=0.02 * sqrt(5 / (5 + more)))
+    one_less = replace(found, seeds=4 + more, seed_error=0.02 * sqrt(5 / (4 + more)))
+    assert enough.verdict == ("better" if 0 < mean < 0.1 else "worse")
+    assert one_less.verdict == "undecided"

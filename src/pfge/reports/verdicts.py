@@ -103,8 +103,8 @@ class Gap:
             return "the scores of each example, which older versions did not keep"
         if self.seed_error is None:
             return "at least two more seeds"
-        # The interval must exclude 0, or lie within the margin: whichever is nearer.
-        half = max(abs(self.mean), self.margin - abs(self.mean))
+        # The interval must be one way, or lie within the margin: whichever is nearer.
+        half = max(self._reach, self.margin - abs(self.mean))
         of_seeds, of_examples = self._half_of_seeds(self.seeds), self._half_of_examples
         ways = []
         if half > of_examples and (more := self._more_seeds(sqrt(half**2 - of_examples**2))):
@@ -176,6 +176,15 @@ class Gap:
         """
         changes = self._change(low), self._change(high)
         return max(changes) < 0 or (min(changes) > 0 and (low > 0 or high < 0))
+
+    @property
+    def _reach(self) -> float:
+        """The distance from the mean to the nearest difference that is neither better nor worse."""
+        if self.metric.better != "closer":
+            return abs(self.mean)
+        # As far from the aim as the reference is, on the other side of the aim.
+        mirrored = 2 * ((self.metric.aim or 0.0) - self.reference)
+        return min(abs(self.mean), abs(self.mean - mirrored))
 
     def _change(self, difference: float) -> float:
         """Return a number that is below 0 where a difference is for the better."""
