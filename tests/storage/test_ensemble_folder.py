@@ -69,8 +69,8 @@ def test_a_crash_while_saving_leaves_the_old_ensemble(folder: Path, monkeypatch:
 @pytest.mark.parametrize(
     "left",
     [
-        "member-0123.safetensors",
-        "packed-0123.safetensors",
+        "member-0123456789abcdef.safetensors",
+        "packed-0123456789abcdef.safetensors",
         ".manifest.json.77.part",
         ".member.0f3a99c1.part",
         "member.draft",

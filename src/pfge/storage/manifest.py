@@ -1,6 +1,7 @@
 """The manifest of an ensemble folder: which files count, what they must be, and what is known of them."""
 
 import hashlib
+import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ from pfge.weights import Weights
 MANIFEST = "manifest.json"
 ADAPTERS = "pfge-adapters"
 """The format of a folder of adapters, which `pfge.integrations.peft` reads and writes."""
+BESIDE = ("cascade.json", "evaluation.json")
+"""Files that commands write beside a manifest."""
+_FILE = re.compile(r"(member|packed|shared)-[0-9a-f]{16}\.safetensors")
+_ADAPTER = re.compile(r"adapter-\d+-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +89,13 @@ def commit_manifest(
                 f"{path / name} was removed by another writer of the folder; give each its own folder"
             )
     write_json(path / MANIFEST, manifest)
-    for file in path.iterdir():
-        if _holds_members(file) and file.name not in counted:
-            file.unlink(missing_ok=True)
-        elif _holds_adapter(file) and file.name not in folders:
-            shutil.rmtree(file)
+    for found in path.iterdir():
+        if found.name in (*counted, *folders) or not _holds_members(found):
+            continue
+        if found.is_dir():
+            shutil.rmtree(found)
+        else:
+            found.unlink(missing_ok=True)
     remove_leftovers(path)
 
 
@@ -130,19 +137,29 @@ def prepare_for_overwrite(path: Path) -> None:
     if not path.is_dir():
         return
     # One listing: another writer may put its manifest there between two looks.
-    files = list(path.iterdir())
-    if any(file.name == MANIFEST for file in files):
+    others = [file for file in path.iterdir() if not is_leftover(file.name)]
+    if any(file.name == MANIFEST for file in others) and _is_ours(path / MANIFEST):
         return
-    if not all(_holds_members(file) or _holds_adapter(file) or is_leftover(file.name) for file in files):
+    if not all(file.name in (MANIFEST, *BESIDE) or _holds_members(file) for file in others):
         raise StorageError(f"{path} holds other files and no ensemble; choose an empty or new folder")
 
 
-def _holds_members(file: Path) -> bool:
-    return any(file.match(f"{kind}-*.safetensors") for kind in ("member", "packed", "shared"))
+def _is_ours(manifest: Path) -> bool:
+    """Return whether a manifest is that of an ensemble; one that cannot be read is not."""
+    try:
+        return str(read_json_object(manifest).get("format")).startswith("pfge-")
+    except StorageError:
+        return False
 
 
-def _holds_adapter(file: Path) -> bool:
-    return file.match("adapter-*-*") and file.is_dir() and not file.is_symlink()
+def _holds_members(path: Path) -> bool:
+    """Return whether a file or folder has a name that only this module gives, digest and all.
+
+    A user's own files may be called member-1.safetensors, and they are never removed.
+    """
+    if _ADAPTER.fullmatch(path.name):
+        return path.is_dir() and not path.is_symlink()
+    return bool(_FILE.fullmatch(path.name)) and not path.is_dir()
 
 
 def is_inside(file: str) -> bool:

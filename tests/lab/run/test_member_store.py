@@ -53,7 +53,7 @@ def test_saving_replaces_what_a_killed_writer_left(tmp_path: Path) -> None:
     store = two_members(tmp_path)
     left = tmp_path / "ensembles" / "FGE"
     left.mkdir(parents=True)
-    (left / "member-1.safetensors").write_bytes(b"half")
+    (left / "member-0123456789abcdef.safetensors").write_bytes(b"half")
     store.save(model=None, task=None, usage=Usage())
     assert len(EnsembleFolder.open(left).entries) == 2
 
