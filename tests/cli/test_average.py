@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import nn
 
 from pfge import Ensemble
 from pfge.cli.main import main
@@ -113,3 +115,92 @@ def test_what_cannot_be_averaged_is_said_in_one_line(
     checkpoints: list[str], capsys: Captured, arguments: list[str], message: str
 ) -> None:
     assert message in refused(capsys, ["average", checkpoints[0], *arguments])
+
+
+def test_a_checkpoint_is_not_overwritten_by_the_mean(checkpoints: list[str], capsys: Captured) -> None:
+    before = Path(checkpoints[0]).read_bytes()
+    message = refused(capsys, ["average", *checkpoints, "--out", checkpoints[0]])
+    assert "--out must not be one of the checkpoints" in message
+    assert Path(checkpoints[0]).read_bytes() == before
+
+
+class Tied(nn.Module):
+    """Two names for one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 64, bias=False)
+        self.norm = nn.BatchNorm1d(64)
+        self.second = nn.Linear(64, 64)
+        self.second.weight = self.first.weight
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.second(self.norm(self.first(images.flatten(1))))
+        return logits[:, :10]
+
+
+def make_tied(classes: int, channels: int) -> nn.Module:  # noqa: ARG001 - as models are called
+    return Tied()
+
+
+TIED_DATA = [*DATA[:-1], f"model.name={__name__}:make_tied"]
+
+
+@pytest.fixture
+def tied(tmp_path: Path) -> list[str]:
+    """Write checkpoints of two models."""
+    paths = [tmp_path / f"{seed}.pt" for seed in range(2)]
+    for seed, path in enumerate(paths):
+        torch.manual_seed(seed)
+        torch.save(Tied().state_dict(), path)
+    return [str(path) for path in paths]
+
+
+def states(files: list[str]) -> list[dict[str, torch.Tensor]]:
+    return [torch.load(file, weights_only=True) for file in files]
+
+
+def test_tied_models_are_pooled(tied: list[str], tmp_path: Path) -> None:
+    assert main(["pool", *tied, "--out", str(tmp_path / "pool")]) == 0
+    x = torch.randn(5, 1, 8, 8)
+    expected = []
+    for state in states(tied):
+        net = Tied().eval()
+        net.load_state_dict(state)
+        expected.append(net(x).softmax(dim=1))
+    found = Ensemble.load(tmp_path / "pool", Tied).predict(x)
+    torch.testing.assert_close(found, torch.stack(expected).mean(0))
+
+
+def test_old_checkpoints_of_tied_models_are_measured(
+    tied: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    for file, state in zip(tied, states(tied), strict=True):
+        del state["norm.num_batches_tracked"]
+        torch.save(state, file)
+    assert main(["pool", *tied, "--out", str(tmp_path / "pool"), *TIED_DATA]) == 0
+    assert "together: accuracy" in capsys.readouterr().out
+    out = tmp_path / "mean.safetensors"
+    for greedy in ([], ["--greedy"]):
+        assert main(["average", *tied, "--out", str(out), *TIED_DATA, *greedy]) == 0
+        Tied().load_state_dict(read_tensors(out)[0])
+
+
+def test_the_mean_of_tied_models_has_all_names(tied: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "mean.safetensors"
+    assert main(["average", *tied, "--out", str(out)]) == 0
+    one, other = states(tied)
+    found = read_tensors(out)[0]
+    assert found.keys() == one.keys()
+    for name in ("first.weight", "second.weight"):
+        torch.testing.assert_close(found[name], (one[name] + other[name]) / 2)
+
+
+def test_checkpoints_of_two_types_are_pooled_in_the_first(tmp_path: Path) -> None:
+    save_file({"w": torch.tensor([1.5])}, tmp_path / "a.safetensors")
+    save_file({"w": torch.tensor([2.5]).half()}, tmp_path / "b.safetensors")
+    files = [str(tmp_path / f"{name}.safetensors") for name in "ab"]
+    assert main(["pool", *files, "--out", str(tmp_path / "pool")]) == 0
+    members = Ensemble.load(tmp_path / "pool", nn.Identity).members
+    assert [member["w"] for member in members] == [torch.tensor([1.5]), torch.tensor([2.5])]
+    assert {member["w"].dtype for member in members} == {torch.float32}

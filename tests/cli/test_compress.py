@@ -137,6 +137,14 @@ def test_a_limit_that_nothing_can_keep_is_one_line(folder: Path, capsys: Capture
     assert "pfge: error: --max-kl must be above 0, got -1.0" in capsys.readouterr().err
 
 
+def test_the_current_folder_can_be_written_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = folder / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert main(["compress", str(folder / "whole"), "."]) == 0
+    assert len(Ensemble.load(here, make_mlp)) == len(Ensemble.load(folder / "whole", make_mlp))
+
+
 def test_the_original_is_not_overwritten(folder: Path, capsys: Captured) -> None:
     assert main(["compress", str(folder / "whole"), str(folder / "small" / ".." / "whole")]) == 2
     assert "OUT and ENSEMBLE must be different folders" in capsys.readouterr().err

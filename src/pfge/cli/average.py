@@ -38,6 +38,8 @@ def run(options: argparse.Namespace) -> int:
     out: Path = options.out
     if out.suffix != ".safetensors":
         raise StorageError(f"--out must end in .safetensors, got {out.name}")
+    if out.resolve() in {path.resolve() for path in options.checkpoints}:
+        raise StorageError(f"--out must not be one of the checkpoints, got {out}; choose another name")
     out.parent.mkdir(parents=True, exist_ok=True)
     if session := open_session_for(options):
         average = average_with_data(session, options.checkpoints, greedy=options.greedy)

@@ -121,7 +121,8 @@ def run(options: argparse.Namespace) -> int:
     if options.ensemble.resolve() == out.resolve():
         raise ValueError(f"OUT and ENSEMBLE must be different folders, got {out} for both")
     target, settings = _target(options), _settings(options)
-    checkpoint = out.with_name(out.name + ".distil.checkpoint")
+    place = out.resolve()  # the current folder, ".", has no name
+    checkpoint = place.with_name(place.name + ".distil.checkpoint")
     if options.distil is not None and options.distil < 1:
         raise ValueError(f"--distil must be at least 1 iteration, got {options.distil}")
     distillation = Distillation(iterations=options.distil or 1, checkpoint=checkpoint)

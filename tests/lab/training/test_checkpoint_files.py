@@ -87,6 +87,20 @@ def test_a_folder_of_the_trainer_is_read_whole_or_in_parts(tmp_path: Path) -> No
     assert_same_weights(read_checkpoint(parts), state)
 
 
+def test_a_compiled_model_in_parts_has_the_names_of_the_model(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b")):
+        save_file({f"_orig_mod.{name}": torch.ones(2)}, tmp_path / f"{number}.safetensors")
+    places = {"_orig_mod.a": "0.safetensors", "_orig_mod.b": "1.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert sorted(read_checkpoint(tmp_path)) == ["a", "b"]
+
+
+def test_numbers_of_eight_bits_are_refused(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(4).to(torch.float8_e4m3fn)}, tmp_path / "w.pt")
+    with pytest.raises(StorageError, match=r"16 bits or more, got w of torch\.float8_e4m3fn; convert"):
+        read_checkpoint(tmp_path / "w.pt")
+
+
 @pytest.mark.parametrize(
     ("places", "message"),
     [

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from pfge import StorageError
 from pfge.lab.training.import_weights import load_start_weights, read_start_weights
@@ -95,6 +96,26 @@ def test_a_name_that_only_resembles_a_wrappers_stays(tmp_path: Path) -> None:
     names = ["submodule.weight", "a.module.weight", "module_list.weight"]
     save_file({name: torch.ones(2) for name in names}, tmp_path / "w.safetensors")
     assert sorted(read_start_weights(tmp_path / "w.safetensors")) == sorted(names)
+
+
+def test_a_part_of_the_model_that_is_called_module_keeps_its_name(tmp_path: Path) -> None:
+    names = ["weight", "module.weight", "module.bias"]
+    save_file({name: torch.ones(2) for name in names}, tmp_path / "w.safetensors")
+    assert sorted(read_start_weights(tmp_path / "w.safetensors")) == sorted(names)
+    save_file({f"module.{name}": torch.ones(2) for name in names}, tmp_path / "ddp.safetensors")
+    assert sorted(read_start_weights(tmp_path / "ddp.safetensors")) == sorted(names)
+
+
+def test_a_model_that_torch_averaged_is_read_without_its_counter(tmp_path: Path) -> None:
+    averaged = AveragedModel(make_mlp(seed=5))
+    torch.save(averaged.state_dict(), tmp_path / "w.pt")
+    assert_same_weights(view_weights(load(tmp_path / "w.pt")), make_mlp(seed=5).state_dict())
+
+
+def test_names_that_would_become_one_are_refused(tmp_path: Path) -> None:
+    save_file({name: torch.ones(2) for name in ("a.w", "a._orig_mod.w")}, tmp_path / "w.safetensors")
+    with pytest.raises(StorageError, match="must name every tensor once, but names differ only in _orig_mod"):
+        read_start_weights(tmp_path / "w.safetensors")
 
 
 def test_missing_batch_counters_are_fine(tmp_path: Path) -> None:
@@ -283,6 +304,14 @@ def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path: Path) -
 def test_tensors_without_plain_numbers_are_refused(tmp_path: Path, tensor: Tensor) -> None:
     torch.save({**trained_state(), "odd": tensor}, tmp_path / "odd.pt")
     assert "must hold dense tensors of numbers, got odd" in refused(tmp_path / "odd.pt")
+
+
+def test_a_small_file_that_stands_for_much_is_refused(tmp_path: Path) -> None:
+    torch.save({"w": torch.zeros(1).expand(8000, 8000)}, tmp_path / "w.pt")
+    with pytest.raises(
+        StorageError, match=r"must hold its tensors whole, but [\d,]+ bytes stand for 256,000,000"
+    ):
+        read_start_weights(tmp_path / "w.pt")
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool])

@@ -1,8 +1,10 @@
 """Make one averaged model, or an ensemble, of checkpoints that lie on disk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from torch import Tensor
 
 from pfge.ensemble import Ensemble
 from pfge.lab.data import take
@@ -10,11 +12,13 @@ from pfge.lab.evaluation.evaluate import evaluate_on
 from pfge.lab.session import Session
 from pfge.lab.training.checkpoint_files import (
     average_checkpoints,
+    read_as_member,
     read_checkpoint,
     require_like_first,
 )
+from pfge.lab.training.import_weights import fit_to_model
 from pfge.storage.lazy_members import LazyMembers
-from pfge.weights import Weights, interpolate
+from pfge.weights import Weights, interpolate, view_weights
 
 IMAGES = 2000
 """Training examples that losses between two checkpoints are measured on."""
@@ -80,28 +84,53 @@ def average_with_data(session: Session, paths: Sequence[Path], *, greedy: bool =
     if greedy:
         return _average_greedily(session, paths, each, barriers)
     mean = _refreshed(session, paths)
-    return Average(mean.members[0], paths, _measure(session, mean), each, barriers)
+    return Average(_as_saved(session, mean), paths, _measure(session, mean), each, barriers)
 
 
 def pooled_checkpoints(session: Session, paths: Sequence[Path]) -> Ensemble:
     """Return the checkpoints as an ensemble; each has the BatchNorm statistics of its own training."""
-    return session.make_ensemble(checkpoint_members(paths), method=f"{len(paths)} checkpoints")
+    members = checkpoint_members(paths, _reader(session))
+    return session.make_ensemble(members, method=f"{len(paths)} checkpoints")
 
 
-def checkpoint_members(paths: Sequence[Path]) -> LazyMembers:
-    """Return the weights of checkpoints, each read when it is asked for.
+def checkpoint_members(
+    paths: Sequence[Path], read: Callable[[Path], Weights] = read_as_member
+) -> LazyMembers:
+    """Return the weights of checkpoints, each read when it is asked for, in the types of the first.
+
+    Args:
+        paths: The checkpoints.
+        read: Returns the weights of each.
 
     Raises:
         StorageError: One differs from the first in a name or shape, when it is read.
     """
-    first = {name: tensor.to("meta") for name, tensor in read_checkpoint(paths[0]).items()}
+    first = {name: tensor.to("meta") for name, tensor in read(paths[0]).items()}
 
-    def read(index: int) -> Weights:
-        weights = read_checkpoint(paths[index])
+    def read_one(index: int) -> Weights:
+        weights = read(paths[index])
         require_like_first(first, weights, paths[0], paths[index])
-        return weights
+        return {name: tensor.to(first[name].dtype) for name, tensor in weights.items()}
 
-    return LazyMembers(len(paths), read)
+    return LazyMembers(len(paths), read_one)
+
+
+def _reader(session: Session) -> Callable[[Path], Weights]:
+    """Return what reads a checkpoint under the names of the experiment's model."""
+    model = session.build_model()
+    return lambda path: fit_to_model(read_checkpoint(path), model, path)
+
+
+def _as_saved(session: Session, mean: Ensemble) -> Weights:
+    """Return the weights of a mean under all names that a state dict of the model has."""
+    (weights,), model = mean.members, session.build_model()
+    first_names = {tensor.data_ptr(): name for name, tensor in view_weights(model).items()}
+    second = {
+        name: first_names[tensor.data_ptr()]
+        for name, tensor in model.state_dict().items()
+        if name not in weights and isinstance(tensor, Tensor) and tensor.data_ptr() in first_names
+    }
+    return weights | {name: weights[first] for name, first in second.items()}
 
 
 def find_barriers(session: Session, ensemble: Ensemble, paths: Sequence[Path]) -> list[Barrier]:
@@ -127,17 +156,17 @@ def _average_greedily(
     order = sorted(range(len(paths)), key=lambda index: each[index]["nll"])
     used = [paths[order[0]]]
     # The best one as it is, with the BatchNorm statistics of its own training.
-    best, metrics = session.make_ensemble([read_checkpoint(used[0])]), each[order[0]]
+    best, metrics = session.make_ensemble([_reader(session)(used[0])]), each[order[0]]
     for index in order[1:]:
         candidate = _refreshed(session, [*used, paths[index]])
         found = _measure(session, candidate)
         if found["nll"] < metrics["nll"]:
             used, best, metrics = [*used, paths[index]], candidate, found
-    return Average(best.members[0], used, metrics, each, barriers)
+    return Average(_as_saved(session, best), used, metrics, each, barriers)
 
 
 def _refreshed(session: Session, paths: Sequence[Path]) -> Ensemble:
-    mean = session.make_ensemble([average_checkpoints(paths)])
+    mean = session.make_ensemble([average_checkpoints(paths, read=_reader(session))])
     return session.refresh_batch_norm(mean, SEED, f"BatchNorm of the mean of {len(paths)}")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pfge.collectors import RunningMean
 from pfge.finite import find_non_finite
-from pfge.lab.training.import_weights import read_start_weights
+from pfge.lab.training.import_weights import read_start_weights, without_wrappers
 from pfge.storage.files import StorageError, read_json_object, read_tensors
 from pfge.storage.manifest import is_inside
 from pfge.weights import Weights, is_averaged, require_same_layout
@@ -22,6 +22,11 @@ def read_checkpoint(path: Path) -> Weights:
         StorageError: It cannot be read, has no weights, or weights that are not finite.
     """
     weights = _read_folder(path) if path.is_dir() else read_start_weights(path)
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() and tensor.element_size() == 1:
+            raise StorageError(
+                f"{path} must hold numbers of 16 bits or more, got {name} of {tensor.dtype}; convert it first"
+            )
     if not any(map(is_averaged, weights.values())):
         raise StorageError(
             f"{path} must hold a model's weights, but has no real numbers; give the model's own file"
@@ -29,6 +34,21 @@ def read_checkpoint(path: Path) -> Weights:
     if (name := find_non_finite(weights)) is not None:
         raise StorageError(f"{path} must hold finite weights, but {name} has NaN or infinity; leave it out")
     return weights
+
+
+def read_as_member(path: Path) -> Weights:
+    """Return the weights of a checkpoint under one name each, as a model's members have them.
+
+    Of a tensor that torch.save wrote under two names, such as tied embeddings, the first one stays.
+    """
+    found: Weights = {}
+    known = set()
+    for name, tensor in read_checkpoint(path).items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if place not in known or not tensor.numel():
+            found[name] = tensor
+        known.add(place)
+    return found
 
 
 def average_checkpoints(
@@ -92,7 +112,7 @@ def _read_parts(folder: Path) -> Weights:
         weights |= read_tensors(folder / file)[0]
     if missing := sorted(places.keys() - weights):
         raise StorageError(f"{folder} must hold every tensor of {INDEX}, but lacks {', '.join(missing[:5])}")
-    return weights
+    return without_wrappers(weights, folder)
 
 
 def _is_file_name(value: object) -> bool:

@@ -15,6 +15,10 @@ from pfge.weights import Weights, is_averaged, load_weights, view_weights
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".th", ".ckpt", ".bin")
 WRAPPED_UNDER = ("state_dict", "model")
+PREFIXES = ("module.", "_orig_mod.")
+AVERAGED_COUNTER = "n_averaged"
+MOST_TIMES = 8
+"""How many times its size a file may hold: tensors with two names count twice, and views may overlap."""
 
 
 def load_start_weights(model: nn.Module, path: Path, classes: int | None = None) -> list[str]:
@@ -41,23 +45,37 @@ def load_start_weights(model: nn.Module, path: Path, classes: int | None = None)
         trained = len(weights[head[0]])
         weights |= {name: live[name] for name in head}
         warnings.warn(describe_new_head(str(path), head, trained, classes or 0), stacklevel=2)
-    for name, tensor in live.items():
-        if name.endswith(".num_batches_tracked"):
-            weights.setdefault(name, torch.zeros_like(tensor))
-    for tied in weights.keys() - live.keys():
-        if tied in model.state_dict():  # a second name of a tensor that the first one fills
-            del weights[tied]
-    for name in live.keys() & weights:
-        if is_averaged(live[name]) != is_averaged(weights[name]):
-            raise StorageError(
-                f"{path} does not fit the model: {name} is of {live[name].dtype} there and of "
-                f"{weights[name].dtype} here; convert it first"
-            )
     try:
-        load_weights(model, weights)
+        load_weights(model, fit_to_model(weights, model, path))
     except ValueError as error:
         raise StorageError(f"{path} does not fit the model: {error}") from None
     return head
+
+
+def fit_to_model(weights: Weights, model: nn.Module, path: Path) -> Weights:
+    """Return a checkpoint's weights under the names of a model: one for each tensor, counters included.
+
+    Args:
+        weights: Those of the checkpoint.
+        model: What they are for.
+        path: The checkpoint, for the error.
+
+    Raises:
+        StorageError: Whole numbers stand where the model has weights, or the other way around.
+    """
+    live, names = view_weights(model), model.state_dict().keys()
+    # Of a tensor with two names, the first one fills both.
+    fitted = {name: tensor for name, tensor in weights.items() if name in live or name not in names}
+    for name, tensor in live.items():
+        if name.endswith(".num_batches_tracked"):
+            fitted.setdefault(name, torch.zeros_like(tensor))
+    for name in live.keys() & fitted:
+        if is_averaged(live[name]) != is_averaged(fitted[name]):
+            raise StorageError(
+                f"{path} does not fit the model: {name} is of {live[name].dtype} there and of "
+                f"{fitted[name].dtype} here; convert it first"
+            )
+    return fitted
 
 
 def read_start_weights(path: Path) -> Weights:
@@ -84,11 +102,37 @@ def read_start_weights(path: Path) -> Weights:
                 f"{path} must hold dense tensors of numbers, got {name} of {tensor.dtype} and "
                 f"{tensor.layout} on {tensor.device}; convert it first"
             )
-    return {_canonical(str(name)): tensor.detach() for name, tensor in state.items()}
+    size = sum(tensor.nbytes for tensor in state.values())
+    if size > MOST_TIMES * path.stat().st_size:
+        raise StorageError(
+            f"{path} must hold its tensors whole, but {path.stat().st_size:,} bytes stand for {size:,}; save "
+            "copies of tensors that were expanded"
+        )
+    return without_wrappers({str(name): tensor.detach() for name, tensor in state.items()}, path)
 
 
-def _canonical(name: str) -> str:
-    return re.sub(r"^((module|_orig_mod)\.)+|(?<=\.)_orig_mod\.", "", name)
+def without_wrappers(weights: Weights, path: Path) -> Weights:
+    """Return a checkpoint's tensors under the names of the model alone, without those of what wrapped it.
+
+    DDP and torch.compile put a prefix before every name. A name that only some tensors have is that of a part
+    of the model. torch's AveragedModel has a counter beside its model.
+
+    Raises:
+        StorageError: Two tensors would have one name.
+    """
+    names = {name: name.replace("._orig_mod.", ".") for name in weights}
+    for counter in {AVERAGED_COUNTER} & weights.keys():
+        if len(names) > 1 and all(name.startswith("module.") for name in names if name != counter):
+            del names[counter]
+    while prefix := next((p for p in PREFIXES if all(name.startswith(p) for name in names.values())), None):
+        names = {name: shown.removeprefix(prefix) for name, shown in names.items()}
+    found = {shown: weights[name] for name, shown in names.items()}
+    if len(found) < len(names):
+        raise StorageError(
+            f"{path} must name every tensor once, but names differ only in _orig_mod; save the state_dict() "
+            "of the model before torch.compile"
+        )
+    return found
 
 
 def _require_stored(path: Path) -> None:
