@@ -165,12 +165,12 @@ def _progress(recorded: Path) -> str:
     missing = missing_parts(recorded)
     if not missing:
         return ""
-    listed = "; ".join(
-        f"{part.stage}, rate {part.rate:g}, seed {part.seed}: {', '.join(part.methods)}" for part in missing
+    listed = "\n".join(
+        f"- {part.stage}, rate {part.rate:g}, seed {part.seed}: {', '.join(part.methods)}" for part in missing
     )
     return (
         "**Unfinished.** Nothing is decided before all runs are made, and a rate below is the best of those "
-        f"that were run. Not run yet: {listed}."
+        f"that were run. Not run yet:\n\n{listed}"
     )
 
 
