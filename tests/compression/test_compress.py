@@ -1,4 +1,5 @@
 import re
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -6,8 +7,8 @@ import pytest
 import torch
 
 from pfge import PFGE, Ensemble
-from pfge.compression import Bits, Budget, Distillation, MaxLoss, compress
-from pfge.compression.quality import Quality
+from pfge.compression import Bits, Budget, Distillation, MaxLoss, compress, distil
+from pfge.compression.quality import Judge, Quality
 from pfge.compression.rate_distortion import Choices, Ladder
 from pfge.compression.sensitivity import measure_sensitivity
 from pfge.metrics import kl_divergence, negative_log_likelihood
@@ -327,6 +328,138 @@ def test_distillation_reaches_a_quality_in_fewer_bytes(ensemble: Ensemble) -> No
         for options in ({}, {"distil": TRAINING, "distillation": Distillation(iterations=20)})
     ]
     assert sizes[1] < sizes[0]
+
+
+def make_wide_mlp() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 3)
+    )
+
+
+def ensemble_with_a_dead_channel() -> Ensemble:
+    """Members near one point; behind their ReLU, channel 5 is always 0 and channel 7 is quiet."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        start = make_wide_mlp().state_dict()
+        members = []
+        for _ in range(4):
+            noise = {n: torch.randn(t.shape) for n, t in start.items() if t.is_floating_point()}
+            member = {n: t + 0.05 * noise[n] if n in noise else t.clone() for n, t in start.items()}
+            member["0.weight"][7] *= 0.05
+            member["0.bias"][7] = 0.02
+            member["0.weight"][5] = 0
+            member["0.bias"][5] = -1
+            members.append(member)
+        return Ensemble(members, make_wide_mlp).with_fresh_batch_norm([torch.randn(256, 8)])
+
+
+WIDE_INPUTS = torch.randn(64, 8, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        (Bits(3), {"settings": PackSettings(small_bits=4)}),
+        (Budget(2700), {}),
+        (Budget(2700), {"validation": [WIDE_INPUTS]}),
+    ],
+)
+def test_a_dead_channel_before_batch_norm_does_not_spoil_a_quiet_one(
+    target: Bits | Budget, options: dict[str, Any]
+) -> None:
+    ensemble = ensemble_with_a_dead_channel()
+    variances = [member["2.running_var"] for member in ensemble.members]
+    assert all(float(variance[5]) == 0 < float(variance[7]) < 1e-3 for variance in variances)
+    found = compress(ensemble, target, **options)
+    for member, variance in zip(found.members, variances, strict=True):
+        assert bool((member["2.running_var"] >= 0).all())
+        torch.testing.assert_close(member["2.running_var"][7], variance[7], rtol=0.1, atol=0)
+    assert kl_divergence(ensemble.predict(WIDE_INPUTS), found.predict(WIDE_INPUTS)) < 0.01
+
+
+class Roots(torch.nn.Module):
+    """A model that has no predictions if one of its numbers is negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.roots = torch.nn.Parameter(torch.ones(3, 8))
+        self.weight = torch.nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs @ self.weight.T @ self.roots.sqrt().T
+
+
+def ensemble_of_roots() -> Ensemble:
+    generator = torch.Generator().manual_seed(0)
+    roots = 2 + torch.rand(3, 8, generator=generator)
+    weight = torch.randn(8, 8, generator=generator)
+    members = []
+    for _ in range(4):
+        root = roots + 0.1 * torch.randn(3, 8, generator=generator)
+        root[:, 0] = 0.02 * torch.rand(3, generator=generator)
+        members.append({"roots": root, "weight": weight + 0.1 * torch.randn(8, 8, generator=generator)})
+    return Ensemble(members, Roots)
+
+
+def test_a_plan_whose_predictions_are_no_numbers_is_not_taken() -> None:
+    ensemble = ensemble_of_roots()
+    told: list[Quality] = []
+    found = compress(
+        ensemble,
+        Budget(300),
+        validation=[WIDE_INPUTS],
+        on_attempt=lambda _, quality: told.append(quality),
+    )
+    assert [isfinite(quality.kl) for quality in told] == [False, True]
+    divergence = kl_divergence(ensemble.predict(WIDE_INPUTS), found.predict(WIDE_INPUTS))
+    assert divergence == pytest.approx(told[1].kl)
+
+
+@pytest.mark.parametrize("target", [Bits(1), Budget(10_000)])
+def test_predictions_that_are_no_numbers_in_any_plan_are_refused(target: Bits | Budget) -> None:
+    ensemble = ensemble_of_roots()
+    ensemble.members[1]["roots"].neg_()
+    message = (
+        "the KL on the validation batches must be finite, got nan for every plan that was tried; give "
+        "more bits or bytes, or check that the original ensemble predicts finite numbers on these batches"
+    )
+    with pytest.raises(ValueError, match=message):
+        compress(ensemble, target, validation=[WIDE_INPUTS], refresh=[WIDE_INPUTS])
+
+
+def test_a_quality_that_is_no_number_is_not_kept() -> None:
+    ensemble = ensemble_of_roots()
+    found = compress(ensemble, MaxLoss(kl=0.01), settings=PackSettings(), validation=[WIDE_INPUTS])
+    assert kl_divergence(ensemble.predict(WIDE_INPUTS), found.predict(WIDE_INPUTS)) <= 0.01
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_fresh"),
+    [(NAN, 0.5, True), (INF, 0.5, True), (0.5, NAN, False), (0.5, INF, False), (0.5, 0.4, True)],
+)
+def test_fresh_batch_norm_is_better_than_no_numbers(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch, before: float, after: float, is_fresh: bool
+) -> None:
+    qualities = iter([Quality(before, None), Quality(after, None)])
+    monkeypatch.setattr(Judge, "measure", lambda *_: next(qualities))
+    plain = compress(ensemble, Bits(3))
+    expected = plain.with_fresh_batch_norm(TRAINING) if is_fresh else plain
+    found = compress(ensemble, Bits(3), validation=VALIDATION, refresh=TRAINING)
+    for one, two in zip(found.members, expected.members, strict=True):
+        assert_same_weights(one, two)
+
+
+def test_distillation_is_better_than_no_numbers(ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
+    qualities = iter([Quality(NAN, None), Quality(0.5, None)])
+    monkeypatch.setattr(Judge, "measure", lambda *_: next(qualities))
+    settings = Distillation(iterations=2)
+    found = compress(ensemble, Bits(1), validation=VALIDATION, distil=TRAINING, distillation=settings)
+    expected = distil(ensemble, compress(ensemble, Bits(1)), TRAINING, settings)
+    for one, two in zip(found.members, expected.members, strict=True):
+        assert_same_weights(one, two)
 
 
 @pytest.mark.parametrize("target", [Bits(3), Budget(85_000)])

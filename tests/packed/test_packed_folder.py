@@ -175,6 +175,13 @@ def test_as_many_rows_as_iterations(folder: Path) -> None:
         ('"float32"', '"save"', "must give each tensor's name, type and shape"),
         ('"float32"', '"Tensor"', "must give each tensor's name, type and shape"),
         ("[8,4]", "[-8,4]", "must give each tensor's name, type and shape"),
+        ("[8,4]", "[true,4]", "must give each tensor's name, type and shape"),
+        ("[8,4]", "[32,true]", "must give each tensor's name, type and shape"),
+        ("[8,4]", f"[0,{2**63}]", "must give each tensor's name, type and shape"),
+        ("[8,4]", f"[0,{2**32},{2**31}]", "must give each tensor's name, type and shape"),
+        ("[3,64]", "[3,true]", r"must say how tensors are stored, found \[3, True\]"),
+        ("[3,64]", "[true,64]", r"must say how tensors are stored, found \[True, 64\]"),
+        ("[3,64]", f"[3,{2**63}]", r"must say how tensors are stored, found \[3, \d+\]"),
         ("]", "", "must hold a layout in JSON"),
     ],
 )
@@ -182,6 +189,52 @@ def test_a_layout_that_does_not_fit_is_refused(folder: Path, change: str, to: st
     change_layout(folder, change, to)
     with pytest.raises(StorageError, match=message):
         Ensemble.load(folder, make_mlp)
+
+
+# Types of torch whose numbers cannot be copied or computed with, and one that no file of tensors can hold.
+FOREIGN_TYPES = ["quint8", "bits8", "uint4", "int1", "float4_e2m1fn_x2", "complex128"]
+
+
+@pytest.mark.parametrize("kind", FOREIGN_TYPES)
+def test_a_tensor_of_a_type_that_no_file_holds_is_refused(folder: Path, kind: str) -> None:
+    change_layout(folder, '"float32"', f'"{kind}"')
+    with pytest.raises(StorageError, match=f"must give each tensor's name, type and shape, found .*{kind}"):
+        Ensemble.load(folder, make_mlp)
+
+
+def test_a_tensor_without_numbers_may_have_any_size_that_torch_can_count(tmp_path: Path) -> None:
+    members = [{"w": torch.zeros(0, 2**40), "b": torch.ones(1) + k} for k in range(2)]
+    Ensemble(pack_members(members, 3, PackSettings()), make_mlp).save(tmp_path)
+    assert Ensemble.load(tmp_path, make_mlp).members[1]["w"].shape == (0, 2**40)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("each.codes", torch.zeros(4, 21), "must hold each.codes in torch.uint8, found torch.float32"),
+        ("base.steps", torch.zeros(1, 11), "must hold base.steps in torch.bfloat16, found torch.float32"),
+        ("other", torch.zeros(3), r"must hold 0 numbers of other, found \[3\]"),
+        ("other", torch.zeros(()), r"must hold 0 numbers of other, found \[\]"),
+    ],
+)
+def test_numbers_of_another_type_or_shape_are_refused(
+    folder: Path, name: str, tensor: torch.Tensor, message: str
+) -> None:
+    tensors, metadata = read_tensors(the_file(folder))
+    write_tensors(the_file(folder), {k: v.clone() for k, v in (tensors | {name: tensor}).items()}, metadata)
+    edit_manifest(folder, bytes=the_file(folder).stat().st_size, sha256=checksum(the_file(folder)))
+    with pytest.raises(StorageError, match=message):
+        Ensemble.load(folder, make_mlp)
+
+
+def test_members_of_different_types_are_saved_and_loaded(tmp_path: Path) -> None:
+    members = [{"w": torch.ones(2, 4) + k, "b": torch.arange(4.0) + k} for k in range(2)]
+    members[1] = {name: tensor.half() for name, tensor in members[1].items()}
+    packed = pack_members(members, 3, PackSettings())
+    Ensemble(packed, make_mlp).save(tmp_path)
+    for one, two in zip(Ensemble.load(tmp_path, make_mlp).members, packed, strict=True):
+        assert_same_weights(one, two)
+    assert [member["b"].tolist() for member in packed] == [[0, 1, 2, 3], [1, 2, 3, 4]]
 
 
 def test_the_manifest_says_what_is_there(folder: Path) -> None:
@@ -308,6 +361,25 @@ def layout_of(folder: Path, change: str, to: str) -> torch.Tensor:
             '"mix.float16":["float16",[4,2]]',
             '"mix.float16":["save",[4,2]]',
             "the type and shape of mix.float16",
+        ),
+        *(
+            ('"mix.float16":["float16"', f'"mix.float16":["{kind}"', "the type and shape of mix.float16")
+            for kind in FOREIGN_TYPES
+        ),
+        (
+            '"mix.float16":["float16",[4,2]]',
+            f'"mix.float16":["float16",[0,{2**70}]]',
+            "the type and shape of mix.float16",
+        ),
+        (
+            '"mix.float16":["float16",[4,2]]',
+            '"mix.float16":["float16",[true,8]]',
+            "the type and shape of mix.float16",
+        ),
+        (
+            '"mix.float16":["float16"',
+            '"mix.float16":["int16"',
+            "must hold mix.float16 in torch.float16, found torch.int16",
         ),
         ('"mix.float16":', '"other":', "must list its streams, .*mix.float16"),
         ("]", "", "must hold a layout in JSON"),

@@ -314,3 +314,56 @@ def test_positive_numbers_of_very_different_sizes_are_kept_in_float16() -> None:
         torch.testing.assert_close(found["var"], member["var"], rtol=1e-3, atol=0)
     either = [{"bias": torch.tensor([-0.001, 2.0 + k])} for k in range(2)]
     assert pack_members(either, 3, PackSettings(small_bits=4)).tensors["bias"].base is not None
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_a_zero_beside_positive_numbers_lets_none_of_them_become_negative(bits: int) -> None:
+    # As the variances of a dead channel, a quiet one and two others.
+    members = [{"var": torch.tensor([0.0, 5e-4 * (1 + k), 2.0 - k, 1.0 + k])} for k in range(2)]
+    packed = pack_members(members, 3, PackSettings(small_bits=bits))
+    for found, member in zip(packed, members, strict=True):
+        torch.testing.assert_close(found["var"], member["var"], rtol=1e-3, atol=0)
+
+
+def test_a_zero_alone_does_not_cost_a_tensor_its_few_bits() -> None:
+    members = [{"var": torch.tensor([0.0, 1.0 + 0.01 * k, 2.0 - 0.01 * k])} for k in range(2)]
+    packed = pack_members(members, 3, PackSettings(small_bits=4))
+    # A base of float16; a member has 8 codes and one step.
+    assert packed.nbytes == 3 * 2 + 2 * (4 + 2)
+    for found, member in zip(packed, members, strict=True):
+        assert bool((found["var"] >= 0).all())
+        # The mean in float16 is off by at most 2**-11 of 2, and a difference of 0.005 by half a step of it.
+        torch.testing.assert_close(found["var"], member["var"], rtol=0, atol=2**-10 + 0.001)
+
+
+@pytest.mark.parametrize("small_bits", [4, 16, 32])
+@pytest.mark.parametrize("types", [(torch.float32, torch.float16), (torch.float16, torch.float32)])
+def test_members_of_different_types_have_that_of_the_first(
+    types: tuple[torch.dtype, torch.dtype], small_bits: int
+) -> None:
+    members = [
+        {
+            name: tensor.to(dtype if tensor.is_floating_point() else tensor.dtype)
+            for name, tensor in one.items()
+        }
+        for one, dtype in zip(close_members(2), types, strict=True)
+    ]
+    packed = pack_members(members, 8, PackSettings(small_bits=small_bits))
+    for found, member in zip(packed, members, strict=True):
+        assert {n: t.dtype for n, t in found.items()} == {n: t.dtype for n, t in members[0].items()}
+        for name, tensor in member.items():
+            torch.testing.assert_close(found[name].double(), tensor.double(), rtol=0.01, atol=0.01)
+    # As many bytes as members of the first type take.
+    alike = [{name: tensor.to(members[0][name].dtype) for name, tensor in one.items()} for one in members]
+    assert packed.nbytes == pack_members(alike, 8, PackSettings(small_bits=small_bits)).nbytes
+
+
+def test_a_member_that_the_type_of_the_first_cannot_hold_is_refused() -> None:
+    members = [{"bias": torch.ones(2).half()}, {"bias": torch.tensor([1.0, 1e6])}]
+    message = (
+        r"members are compressed in the types of member 1, but bias of member 2 is not finite in "
+        r"torch.float16; put a member of a wider type first"
+    )
+    with pytest.raises(ValueError, match=message):
+        find_shared(members, PackSettings())
+    assert pack_members(members[::-1], 3, PackSettings())[0]["bias"].tolist() == [1.0, 1e6]

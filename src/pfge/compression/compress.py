@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import log2
+from math import inf, isfinite, log2
 from typing import Any
 
 import torch
@@ -64,7 +64,8 @@ def compress(
             latest divergence.
 
     Raises:
-        ValueError: The target cannot be met; the message says what can.
+        ValueError: The target cannot be met; the message says what can. Or no attempt predicts finite
+            numbers on the validation batches.
 
     References:
         Liu et al., "BitDelta: Your Fine-Tune May Only Be Worth One Bit", NeurIPS 2024, for the idea of
@@ -141,7 +142,7 @@ class _Attempts:
             warnings.warn(f"the ensemble is kept as it was before distillation: {error}", stacklevel=2)
             return found
         trained = self._told((made, judge.measure(made)))
-        if trained[1].kl < quality.kl:
+        if _loss(trained) < _loss(found):
             return trained
         warnings.warn(
             f"the ensemble is kept as it was before distillation, which changed the validation KL from "
@@ -156,19 +157,18 @@ class _Attempts:
         return found
 
     def _fresher(self, packed: Ensemble, judge: Judge) -> tuple[Ensemble, Quality]:
-        quality = judge.measure(packed)
-        if self.refresh is not None:
-            fresh = packed.with_fresh_batch_norm(self.refresh)
-            if (refreshed := judge.measure(fresh)).kl < quality.kl:
-                return fresh, refreshed
-        return packed, quality
+        found = packed, judge.measure(packed)
+        if self.refresh is None:
+            return found
+        fresh = packed.with_fresh_batch_norm(self.refresh)
+        return min(found, (fresh, judge.measure(fresh)), key=_loss)
 
     def meet(self, target: Target, judge: Judge | None) -> Ensemble:
         match target:
             case Bits(delta):
                 if judge is None:
                     return self.pack(delta)
-                return self.distilled(self.judged(delta, judge), judge)[0]
+                return _finite(self.distilled(self.judged(delta, judge), judge))
             case Budget():
                 return self.best_within(target, judge)
             case MaxLoss() if judge is not None:
@@ -183,8 +183,8 @@ class _Attempts:
         # Which tensors matter is an estimate, also if it is measured: data decides whether it pays.
         plans = [plan, self.plan_within(ladder.weighted(self.sensitivity(judge)), budget)]
         plans = plans[:1] if plans[0] == plans[1] else plans
-        best = min((self.judged(plan, judge) for plan in plans), key=lambda found: found[1].kl)
-        return self.distilled(best, judge)[0]
+        best = min((self.judged(plan, judge) for plan in plans), key=_loss)
+        return _finite(self.distilled(best, judge))
 
     def plan_within(self, ladder: Ladder, budget: Budget) -> Plan:
         plan, least = None, ladder.smallest
@@ -229,6 +229,22 @@ class _Attempts:
             f"base_bits={self.settings.base_bits}, delta_bits=1, group={self.settings.group} and "
             f"small_bits={plan.settings.small_bits}"
         )
+
+
+def _loss(found: tuple[Ensemble, Quality]) -> float:
+    """Return the KL to choose by; infinity for NaN, with which every comparison is false."""
+    return found[1].kl if isfinite(found[1].kl) else inf
+
+
+def _finite(found: tuple[Ensemble, Quality]) -> Ensemble:
+    """Return the best ensemble that was found, refusing one that does not predict numbers."""
+    if not isfinite(found[1].kl):
+        raise ValueError(
+            f"the KL on the validation batches must be finite, got {found[1].kl} for every plan that was "
+            "tried; give more bits or bytes, or check that the original ensemble predicts finite numbers on "
+            "these batches"
+        )
+    return found[0]
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pfge.compression.samples import sample_channels, sample_members
 from pfge.packed.components import find_components
 from pfge.packed.encode import (
     PackSettings,
@@ -25,8 +26,6 @@ from pfge.weights import Weights
 WIDEST = 8
 SMALL = "small tensors"
 """Stands for all tensors that are no matrices or filters; they have one width."""
-_SAMPLED_MEMBERS = 2  # they stand for all of them: their errors are much alike
-_SAMPLED_NUMBERS = 1 << 14  # of each tensor
 
 
 @dataclass(frozen=True)
@@ -164,11 +163,12 @@ class Ladder:
 def _points_of_tensors(
     members: Sequence[Weights], means: Weights, choices: Choices
 ) -> dict[str, list[_Point]]:
-    whole = list(members) if choices.mixed else _sample(members)
+    whole = list(members) if choices.mixed else sample_members(members)
     found: dict[str, list[_Point]] = {}
     for name, mean in means.items():
-        part = _first_channels(mean)
-        tensors = [_first_channels(member[name].to("cpu", torch.float32)) for member in whole]
+        channels = sample_channels([member[name] for member in whole], mean)
+        part = mean[channels]
+        tensors = [member[name][channels].to("cpu", torch.float32) for member in whole]
         measure = _errors_of_components if choices.mixed else _errors_of_deltas
         found[name] = [
             _Point(form.size(mean, len(members)), error, form)
@@ -216,13 +216,18 @@ def _errors_of_components(
 
 
 def _widen(energies: list[float], left: list[float]) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Yield widths of components, each with a bit more than before, and the error."""
+    """Yield widths of components, each with a bit more than before, and the error.
+
+    One bit of one component comes first even if it gains nothing: a tensor has a form, whatever is in it.
+    """
     gains = [
         (energy * (left[width] - left[width + 1]), component, width)
         for component, energy in enumerate(energies)
         for width in range(WIDEST)
     ]
     widths, error = [0] * len(energies), sum(energies)
+    if not any(gain > 0 for gain, _, width in gains if width == 0):
+        yield (1,), error
     for gain, component, width in sorted(gains, key=lambda found: (-found[0], found[2])):
         if gain > 0 and width == widths[component]:
             widths[component] += 1
@@ -241,21 +246,11 @@ def _points_of_small(members: Sequence[Weights], choices: Choices) -> list[_Poin
         error = sum(
             relative_error(packed[name].member(number), member[name])
             for name in names
-            for number, member in enumerate(_sample(whole))
+            for number, member in enumerate(sample_members(whole))
             if packed[name].each
-        ) / len(_sample(whole))
+        ) / len(sample_members(whole))
         points.append(_Point(size, error, bits))
     return points
-
-
-def _sample(members: Sequence[Weights]) -> list[Weights]:
-    return [members[number] for number in range(min(_SAMPLED_MEMBERS, len(members)))]
-
-
-def _first_channels(tensor: Tensor) -> Tensor:
-    """Return the first output channels, as many as stand for all of them."""
-    channel = max(1, tensor.numel() // max(1, tensor.shape[0]))
-    return tensor[: max(1, _SAMPLED_NUMBERS // channel)]
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:

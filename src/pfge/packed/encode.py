@@ -123,12 +123,26 @@ def find_shared(members: Sequence[Weights], settings: PackSettings) -> Shared:
         require_same_layout(first, member, "member 1", f"member {number}")
         if bad := find_non_finite(member):
             raise ValueError(f"members must be finite to be compressed, but {bad} of member {number} is not")
+        if bad := find_non_finite(_in_types_of(first, member)):
+            raise ValueError(
+                f"members are compressed in the types of member 1, but {bad} of member {number} is not "
+                f"finite in {first[bad].dtype}; put a member of a wider type first"
+            )
         identical = {name for name in identical if torch.equal(first[name], member[name])}
         for name, mean in means.items():
             mean.lerp_(member[name].to("cpu", torch.float32), 1 / number)
     if len(members) == 1 and settings.base_bits is None:
         identical -= means.keys()  # there is no base to hold them
     return Shared(means, frozenset(identical))
+
+
+def _in_types_of(first: Weights, member: Weights) -> Weights:
+    """Return those tensors of a member that have other types than the first member's, in its types."""
+    return {
+        name: tensor.to(first[name].dtype)
+        for name, tensor in member.items()
+        if tensor.dtype != first[name].dtype
+    }
 
 
 def pack_base(mean: Tensor, bits: int | None) -> Stored | None:

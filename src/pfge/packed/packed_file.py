@@ -23,11 +23,12 @@ from pfge.packed.deflated import (
     tighten,
 )
 from pfge.packed.packed_members import PackedMembers, PackedTensor, Stored
-from pfge.packed.quantization import Quantized, count_groups
+from pfge.packed.quantization import STEP_TYPE, Quantized, count_groups
 from pfge.storage.files import StorageError, measure_parts
-from pfge.storage.tensor_bytes import tensor_file
+from pfge.storage.tensor_bytes import TYPES_BY_NAME, tensor_file
 
 LAYOUT = "layout"  # the key of the file's metadata, or the name of a tensor in a deflated file
+_LARGEST = 2**63 - 1  # number that torch can count
 
 Spec = str | list[int] | None
 """How a part is stored: the name of its type, or its bits and group, or None for no part."""
@@ -157,34 +158,37 @@ class _Streams:
         match spec:
             case None:
                 return ()
-            case str(kind):
-                return self._take(f"{name}.{kind}", rows, count)
-            case [int(bits), int(group)] if 1 <= bits <= 8 and group >= 1:
+            case str(kind) if kind in TYPES_BY_NAME:
+                return self._take(f"{name}.{kind}", rows, count, TYPES_BY_NAME[kind])
+            case [bits, group] if _is_count(bits) and _is_count(group) and 1 <= bits <= 8 and group >= 1:
                 codes = self._take_codes(name, rows, bits, count)
-                steps = self._take(f"{name}.steps", rows, count_groups(count, group))
+                steps = self._take(f"{name}.steps", rows, count_groups(count, group), STEP_TYPE)
                 parts = zip(codes, steps, strict=True)
                 return tuple(Quantized(c, s, bits, group, count) for c, s in parts)
         raise StorageError(f"{self._file} must say how tensors are stored, found {spec!r}")
 
     def _take_codes(self, name: str, rows: int, bits: int, count: int) -> tuple[Tensor, ...]:
         if not self._is_loose:
-            return self._take(f"{name}.codes", rows, packed_size(count, bits))
-        found = self._take(f"{name}.{_codes_of(bits)}", rows, loose_size(count, bits))
+            return self._take(f"{name}.codes", rows, packed_size(count, bits), torch.uint8)
+        found = self._take(f"{name}.{_codes_of(bits)}", rows, loose_size(count, bits), torch.uint8)
         return tuple(tighten(codes, bits, count) for codes in found)
 
     def require_nothing_left(self) -> None:
         for name, tensor in self._tensors.items():
-            if tensor.shape[1] != self._taken[name]:
+            # What was never taken may have any shape.
+            if (found := tensor.shape[1] if tensor.ndim == 2 else list(tensor.shape)) != self._taken[name]:
                 raise StorageError(
-                    f"{self._file} must hold {self._taken[name]} numbers of {name}, found {tensor.shape[1]}"
+                    f"{self._file} must hold {self._taken[name]} numbers of {name}, found {found}"
                 )
 
-    def _take(self, name: str, rows: int, count: int) -> tuple[Tensor, ...]:
+    def _take(self, name: str, rows: int, count: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
         start = self._taken[name]
         tensor = self._tensors.get(name)
         found = list(tensor.shape) if tensor is not None else None
         if tensor is None or tensor.ndim != 2 or len(tensor) != rows or tensor.shape[1] < start + count:
             raise StorageError(f"{self._file} must hold {rows} rows of {name}, found {found}")
+        if tensor.dtype != dtype:
+            raise StorageError(f"{self._file} must hold {name} in {dtype}, found {tensor.dtype}")
         self._taken[name] += count
         return tensor[:, start : start + count].unbind()
 
@@ -203,11 +207,9 @@ def _inflate_streams(file: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, 
 
 def _inflate(file: Path, name: str, stream: Tensor, spec: Any) -> Tensor:
     match spec:
-        case [str(kind), [int(rows), int(columns)]] if (
-            isinstance(dtype := getattr(torch, kind, None), torch.dtype) and rows >= 0 and columns >= 0
-        ):
+        case [str(kind), [rows, columns]] if kind in TYPES_BY_NAME and _is_shape([rows, columns]):
             try:
-                return inflate(stream, dtype, (rows, columns))
+                return inflate(stream, TYPES_BY_NAME[kind], (rows, columns))
             except DamagedStreamError as error:
                 raise StorageError(f"{file} must hold of {name} {error}") from None
     raise StorageError(f"{file} must give the type and shape of {name}, found {spec!r}")
@@ -218,18 +220,25 @@ def _parse_members(file: Path, streams: _Streams, layout: list[Any], length: int
     for row in layout:
         match row:
             case [str(name), str(dtype), [*shape], base_spec, each_spec] if (
-                isinstance(getattr(torch, dtype, None), torch.dtype)
-                and all(isinstance(size, int) and size >= 0 for size in shape)
-                and (base_spec, each_spec) != (None, None)
+                dtype in TYPES_BY_NAME and _is_shape(shape) and (base_spec, each_spec) != (None, None)
             ):
                 base = streams.take("base", 1, base_spec, prod(shape))
                 each, mix = _take_each(streams, length, each_spec, prod(shape))
-                own = getattr(torch, dtype)
+                own = TYPES_BY_NAME[dtype]
                 packed[name] = PackedTensor(tuple(shape), own, base[0] if base else None, each, mix)
             case _:
                 raise StorageError(f"{file} must give each tensor's name, type and shape, found {row!r}")
     streams.require_nothing_left()
     return PackedMembers(length, packed)
+
+
+def _is_shape(sizes: list[Any]) -> bool:
+    """Return whether a tensor can have such sizes; torch multiplies them, those of 0 counted as 1."""
+    return all(map(_is_count, sizes)) and prod(max(1, size) for size in sizes) <= _LARGEST
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _LARGEST  # True is an int to Python, but not to torch
 
 
 def _take_each(

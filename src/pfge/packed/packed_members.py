@@ -60,13 +60,13 @@ class PackedTensor:
                 torch.zeros(prod(self.shape)) if self.base is None else numbers_of(self.base).float().clone()
             )
             for factor, part in zip(self.mix[index].tolist(), self.each, strict=True):
-                values.add_(numbers_of(part), alpha=factor)
+                values.add_(numbers_of(part).float(), alpha=factor)
         elif self.base is None:
             values = numbers_of(self.each[index])
         elif not self.each:
             values = numbers_of(self.base)
         else:
-            values = numbers_of(self.base).float() + numbers_of(self.each[index])
+            values = numbers_of(self.base).float() + numbers_of(self.each[index]).float()
         return values.to(self.dtype).view(self.shape)
 
 
@@ -141,22 +141,23 @@ def pack_as_is(tensors: Sequence[Tensor], bits: int) -> PackedTensor:
     """Return one tensor of all members unquantized, once if it is the same in all of them.
 
     Args:
-        tensors: The tensor of each member.
-        bits: 32 for the tensors' own type, 16 for float16 where that holds what is in them.
+        tensors: The tensor of each member; all are stored in the type of the first.
+        bits: 32 for that type, 16 for float16 where it holds what is in them.
     """
     first = tensors[0]
-    if all(torch.equal(first, other) for other in tensors[1:]):
+    alike = [tensor.to(first.dtype) for tensor in tensors]  # a file holds one type for all members
+    if all(torch.equal(first, other) for other in alike[1:]):
         return PackedTensor(tuple(first.shape), first.dtype, _own(first, first.dtype), ())
-    narrow = bits == 16 and all(map(fits_float16, tensors))
-    stored = tuple(_own(tensor, torch.float16 if narrow else tensor.dtype) for tensor in tensors)
+    narrow = bits == 16 and all(map(fits_float16, alike))
+    stored = tuple(_own(tensor, torch.float16 if narrow else first.dtype) for tensor in alike)
     return PackedTensor(tuple(first.shape), first.dtype, None, stored)
 
 
 def pack_differences(tensors: Sequence[Tensor], bits: int, group: int) -> PackedTensor:
     """Return one tensor of all members as their mean and what each adds to it, in few bits.
 
-    Numbers that are all positive, as variances are, stay so: if one would change by more than a tenth, the
-    tensor is kept in float16 instead.
+    Numbers of which none is negative, as variances, stay so: if one would become negative, or a positive one
+    would change by more than a tenth, the tensor is kept in float16 instead.
 
     Args:
         tensors: The tensor of each member.
@@ -170,11 +171,18 @@ def pack_differences(tensors: Sequence[Tensor], bits: int, group: int) -> Packed
     base = _own(mean, torch.float16 if fits_float16(mean) else torch.float32)
     each = (quantize(tensor.to("cpu", torch.float32) - base.float(), bits, group) for tensor in tensors)
     packed = PackedTensor(tuple(first.shape), first.dtype, base, tuple(each))
-    if all(bool((tensor > 0).all()) for tensor in tensors):
-        changes = ((packed.member(k) / t.cpu() - 1).abs().max() for k, t in enumerate(tensors) if t.numel())
-        if any(change > LARGEST_CHANGE for change in changes):
+    if all(bool((tensor >= 0).all()) for tensor in tensors):
+        pairs = ((packed.member(k), tensor.cpu()) for k, tensor in enumerate(tensors))
+        if any(_is_spoiled(found, expected) for found, expected in pairs):
             return pack_as_is(tensors, 16)
     return packed
+
+
+def _is_spoiled(found: Tensor, expected: Tensor) -> bool:
+    """Return whether numbers that were not negative are so now, or positive ones have changed too much."""
+    # A zero, as the variance of a dead channel, has no relative change, and must not hide those of others.
+    changes = (found / expected - 1).abs()[expected > 0]
+    return bool((found < 0).any() or (changes > LARGEST_CHANGE).any())
 
 
 def _pack_as_before(old: PackedTensor, tensors: Sequence[Tensor]) -> PackedTensor:

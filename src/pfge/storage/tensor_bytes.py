@@ -33,6 +33,8 @@ _TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+TYPES_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _TYPES}
+"""The types of numbers that a file can hold, by their names in torch."""
 _PLACES = {dtype: place for place, dtype in enumerate(_TYPES)}
 
 

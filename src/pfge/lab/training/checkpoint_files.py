@@ -31,8 +31,8 @@ def read_checkpoint(path: Path) -> Weights:
         raise StorageError(
             f"{path} must hold a model's weights, but has no real numbers; give the model's own file"
         )
-    if (name := find_non_finite(weights)) is not None:
-        raise StorageError(f"{path} must hold finite weights, but {name} has NaN or infinity; leave it out")
+    if (bad := find_non_finite(weights)) is not None:
+        raise StorageError(f"{path} must hold finite weights, but {bad} has NaN or infinity; leave it out")
     return weights
 
 
