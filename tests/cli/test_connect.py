@@ -78,6 +78,14 @@ def test_too_many_pairs_are_refused(capsys: Captured, folder: Path) -> None:
     assert message == "PFGE of seed 1 has 3 adjacent pairs, so 1 to 3 can be chosen, got 9"
 
 
+def test_a_run_without_members_to_connect_is_one_line(capsys: Captured, tmp_path: Path) -> None:
+    run(tiny("ensemble.methods=['SWA','Star']", "ensemble.length=4"), tmp_path / "run")
+    assert refused(capsys, str(tmp_path / "run")) == (
+        f"{tmp_path / 'run'} must have members of PFGE or FGE to connect, got SWA, Star; run pfge compare "
+        "with one of them in ensemble.methods and another --out"
+    )
+
+
 def test_a_folder_without_a_run_is_one_line(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "none"
     assert refused(capsys, str(path)) == f"{path} is not a run folder; make one by pfge compare --out {path}"

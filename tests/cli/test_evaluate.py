@@ -209,5 +209,18 @@ def test_a_mistake_is_told_in_one_line_and_the_ensemble_stays(
     assert not (ensemble / "evaluation.json").exists()
 
 
+@pytest.mark.parametrize("out", ["missing/x.json", "."])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    finished: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    monkeypatch.setattr("pfge.lab.evaluation.robustness.assess", None)  # cannot be called
+    folder = finished / "seed-1" / "ensembles" / "PFGE"
+    message = refused(capsys, ["evaluate", str(folder), "--out", out])
+    assert (
+        message
+        == f"--out must be a file in a folder that exists, got {out}; make the folder, or give another file"
+    )
+
+
 def test_a_folder_that_is_no_ensemble_is_refused(finished: Path, capsys: Captured) -> None:
     assert "is not an ensemble folder" in refused(capsys, ["evaluate", str(finished / "seed-1")])

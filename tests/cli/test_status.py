@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pfge.cli.main import main
+from pfge.lab.experiments.connect import curve_checkpoint
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, run, tiny
 
 METHODS = "ensemble.methods=['SWA']"
@@ -26,6 +27,15 @@ def test_the_parts_of_a_run_and_how_far_they_are(tmp_path: Path, capsys: pytest.
     assert main(["status", str(tmp_path)]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "5 done, 0 running, 0 waiting, 0 failed; no process works on it"
+
+
+def test_a_curve_that_is_not_finished_leaves_the_comparison_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tiny(METHODS), tmp_path)
+    (tmp_path / "seed-1" / curve_checkpoint("PFGE", 1)).touch()
+    assert main(["status", str(tmp_path)]) == 0
+    assert "5 done, 0 running, 0 waiting, 0 failed" in capsys.readouterr().out
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,9 @@
 """`pfge table`: Markdown of what can be read, a warning for each line that cannot, and no traceback."""
 
 import json
+import sys
 import warnings
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,15 @@ def test_the_tables_and_where_they_come_from_are_printed(capsys: Captured, folde
     out, _ = printed(capsys, "table", str(folder))
     assert "| PFGE | 4 | 4,000,000 | 4x | 93.75 ± 0.25 | 0.2150 ± 0.0050 | 2.00 ± 0.00 ▲ | 400 |" in out
     assert out.splitlines()[-1] == "test set, seeds 1, 2; `pfge compare made.toml`; torch 2.13.0"
+
+
+def test_characters_that_the_output_does_not_have_are_question_marks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = TextIOWrapper(BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["table", str(folder)]) == 0
+    assert b"| 2.00 ? 0.00 ? | 400 |" in out.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("environment", ["{}", '{"command": ["x"], "threads": {}}', "[]", "{", "[" * 10**5])

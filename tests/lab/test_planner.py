@@ -85,6 +85,16 @@ def test_fewer_members_fit_by_longer_periods_and_by_the_last_of_fge() -> None:
     assert (three.setting.period, three.iterations) == (12, [12, 24, 36])
 
 
+@pytest.mark.filterwarnings("ignore:a period of 15 iterations is not a multiple")
+def test_no_period_is_shorter_than_the_one_asked_for() -> None:
+    # As 150 epochs, a cycle of 10 and a period of 15: no whole number of cycles gives nine members.
+    setting = replace(SETTING, iterations=150, cycle=10, period=15)
+    plans = {members: found(members * ONE, setting)["PFGE", "float32"] for members in range(2, 11)}
+    assert [plan.setting.period for plan in plans.values()] == [70, 50, 30, 30, 20, 20, 15, 15, 15]
+    # The last nine of ten.
+    assert plans[9].iterations == list(range(30, 151, 15))
+
+
 def test_every_plan_fits_and_one_member_more_would_not() -> None:
     for memory in (400, 900, 1500, 3000):
         for plan in find_plans(memory, LAYOUT, SETTING):

@@ -59,6 +59,9 @@ def run(options: argparse.Namespace) -> int:
     from pfge.storage.files import write_json
 
     folder: Path = options.ensemble
+    out: Path = options.out or folder / "evaluation.json"
+    if options.out:
+        _require_place_for(out)
     session = open_session_of(options)
     engine = session.engine
     ensemble = session.load_ensemble(folder)
@@ -77,7 +80,6 @@ def run(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     if engine.is_first:
-        out = options.out or folder / "evaluation.json"
         on_disk = sum(file.stat().st_size for file in folder.iterdir() if file.name != "evaluation.json")
         found = replace(
             found, ensemble=str(folder), bytes_on_disk=on_disk, environment=describe_environment()
@@ -85,6 +87,14 @@ def run(options: argparse.Namespace) -> int:
         write_json(out, found.to_json())
         print_evaluation(found, out)
     return 0
+
+
+def _require_place_for(out: Path) -> None:
+    """Raise a ValueError unless a file can be written there, before the long work starts."""
+    if out.is_dir() or not out.parent.is_dir():
+        raise ValueError(
+            f"--out must be a file in a folder that exists, got {out}; make the folder, or give another file"
+        )
 
 
 def _in_words(temperatures: "Temperatures") -> str:

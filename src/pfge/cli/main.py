@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TextIO
@@ -59,6 +60,7 @@ COMMANDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; a user's mistake ends in one line and exit code 2, not in a traceback."""
+    _print_in_any_encoding()
     parser = _Parser(prog="pfge", description=(pfge.__doc__ or "").partition("\n")[0])
     parser.add_argument("--version", action="version", version=f"pfge {pfge.__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
@@ -108,6 +110,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("pfge: stopped; the same command continues from the last checkpoint", file=sys.stderr)
         return 130
     return code
+
+
+def _print_in_any_encoding() -> None:
+    """Have characters that the encoding of an output lacks printed as question marks, not as errors."""
+    for stream in (sys.stdout, sys.stderr):
+        # Python's own handler of standard error never fails, and tells more.
+        if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
+            stream.reconfigure(errors="replace")
 
 
 def _flags_for(options: argparse.Namespace) -> dict[str, str]:

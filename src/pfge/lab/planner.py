@@ -62,8 +62,8 @@ def planned_methods() -> list[Method]:
 def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
     """Return, for each method and format, the plan with the most members that fits.
 
-    Where a method's members do not fit, PFGE and Star get longer periods, so that they make fewer, and of
-    FGE the last few are used.
+    Where a method's members do not fit, PFGE and Star get longer periods of whole cycles, so that they make
+    fewer, and of FGE the last few are used.
 
     Args:
         memory: Bytes for the members at test time.
@@ -95,7 +95,7 @@ def recommend(plans: list[Plan]) -> list[Plan]:
 
     It is that of the recommended method, with the most members and then in the widest format that fits. If
     more members of the reference fit, which can be packed more tightly, it is that of the reference. The last
-    few members of a method that makes many are not recommended: they are worse than one average.
+    few members of a method that makes many are not recommended: one average may be better than they are.
     """
     chosen = []
     for method in (method for method in planned_methods() if method.plan == "recommended"):
@@ -135,7 +135,8 @@ def _choices(method: Method, setting: Setting) -> Iterator[tuple[Setting, int]]:
     for members in range(made - 1, 1, -1):  # one member is what SWA makes
         if method.members == "period":
             longest = setting.iterations // members // setting.cycle * setting.cycle
-            yield replace(setting, period=longest), members
+            # Rounded to cycles, it may be shorter than the one asked for, of which the last members are used.
+            yield replace(setting, period=max(longest, setting.period)), members
         else:
             yield setting, members
 

@@ -234,6 +234,16 @@ def test_after_a_kill_the_bytes_are_those_of_a_run_that_was_not_killed(
     assert made == [2 * LENGTH - finished]
 
 
+def test_a_comparison_that_is_run_again_leaves_the_checkpoint_of_a_curve(folder: Path) -> None:
+    often = "engine.checkpoint_seconds=0"
+    with pytest.raises(Stopped), counted_steps(stop_after=LENGTH):
+        again(folder, often, pairs=1)
+    run(tiny(*SETTINGS), folder)
+    with counted_steps() as steps:
+        again(folder, often, pairs=1)
+    assert steps == [LENGTH + 1]  # the step that it stopped in had not been saved yet
+
+
 def test_a_kill_while_tracing_keeps_the_fit(
     folder: Path, connected: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

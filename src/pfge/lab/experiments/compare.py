@@ -8,10 +8,12 @@ from pfge.lab.config.schema import Experiment
 from pfge.lab.experiments.comparison_units import comparison_units, row_order, start_units
 from pfge.lab.launch.driver import UnitsMissingError
 from pfge.lab.launch.launch import launch
+from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.result_lines import put_in_order, require_rows
 from pfge.lab.run.results import ComparisonRow
 from pfge.lab.session import Session, open_session
+from pfge.lab.training.optimizers import require_optimizers, try_optimizers
 
 
 def compare(experiment: Experiment, path: Path, reporter: Reporter) -> list[ComparisonRow]:
@@ -37,9 +39,7 @@ def compare_all(
     if len(experiments) > 1 and experiments[0][0].engine.chosen_launcher.is_this_process:
         return _compare_one_by_one(experiments, reporter)
     with ExitStack() as stack:
-        sessions = [
-            stack.enter_context(open_session(experiment, path, reporter)) for experiment, path in experiments
-        ]
+        sessions = _open_all(stack, experiments, reporter)
         for session in sessions:
             require_rows(session.folder.results, ComparisonRow, session.task)
         try:
@@ -58,10 +58,25 @@ def find_all_w0(experiments: Sequence[tuple[Experiment, Path]], reporter: Report
         UnitsMissingError: As of `compare`.
     """
     with ExitStack() as stack:
-        sessions = [
-            stack.enter_context(open_session(experiment, path, reporter)) for experiment, path in experiments
-        ]
+        sessions = _open_all(stack, experiments, reporter)
         launch(sessions, start_units)
+
+
+def _open_all(
+    stack: ExitStack, experiments: Sequence[tuple[Experiment, Path]], reporter: Reporter
+) -> list[Session]:
+    """Open a session in each folder; in a new run, optimizers that cannot be made are refused."""
+    for experiment, path in experiments:
+        # Before the config is written: with a mistake in it, the folder would refuse the corrected one.
+        if not RunFolder(path).has_begun():
+            require_optimizers(experiment)
+    sessions = [
+        stack.enter_context(open_session(experiment, path, reporter)) for experiment, path in experiments
+    ]
+    for session in sessions:
+        if not session.folder.has_begun():
+            try_optimizers(session)
+    return sessions
 
 
 def _compare_one_by_one(

@@ -71,13 +71,11 @@ def connect(
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
         session.require_one_class("the error along a curve")
         experiment = session.experiment
+        methods = _chosen_methods(session)
         _require_same_settings(session.folder, experiment.connect)
         # All are checked before the long work starts.
         ensembles = {
-            (seed, method): _open(session, seed, method)
-            for seed in experiment.seeds
-            for method in _connected_methods()
-            if method in experiment.ensemble.methods
+            (seed, method): _open(session, seed, method) for seed in experiment.seeds for method in methods
         }
         counts = {key: len(ensemble) for key, ensemble in ensembles.items()}
         chosen = choose_pairs(counts, pairs, choice_seed)
@@ -137,8 +135,22 @@ def choose_pairs(
     return chosen
 
 
-def _connected_methods() -> list[str]:
-    return [method.name for method in reference_first([m for m in METHODS.values() if m.shows_members])]
+def curve_checkpoint(method: str, first: int | str) -> str:
+    """Return the name of the checkpoint of an unfinished curve; with "*" for both, it matches all of them."""
+    return f"curve-{method}-{first}.checkpoint"
+
+
+def _chosen_methods(session: Session) -> list[str]:
+    """Return the methods of a run whose members can be connected; raise a ValueError if there are none."""
+    possible = [m.name for m in reference_first([m for m in METHODS.values() if m.shows_members])]
+    made = session.experiment.ensemble.methods
+    if chosen := [name for name in possible if name in made]:
+        return chosen
+    raise ValueError(
+        f"{session.folder.path} must have members of {' or '.join(possible)} to connect, got "
+        f"{', '.join(made) or 'no methods'}; run pfge compare with one of them in ensemble.methods and "
+        "another --out"
+    )
 
 
 def _open(session: Session, seed: int, method: str) -> Ensemble:
@@ -169,7 +181,7 @@ def _connect(session: Session, pair: Pair) -> None:
 
 
 def _checkpoint(folder: RunFolder, pair: Pair) -> Path:
-    return folder.seed_path(pair.seed) / f"curve-{pair.method}-{pair.first}.checkpoint"
+    return folder.seed_path(pair.seed) / curve_checkpoint(pair.method, pair.first)
 
 
 def _find_result(session: Session, pair: Pair) -> ConnectivityRow:

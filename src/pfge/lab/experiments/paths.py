@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pfge.collectors import Collector
 from pfge.lab.evaluation.record import save_collected
+from pfge.lab.experiments.connect import curve_checkpoint
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.member_store import MemberStore
 from pfge.lab.session import Session
@@ -117,10 +118,12 @@ def has_period(folder: RunFolder, seed: int, name: str, number: int) -> bool:
 
 
 def unfinished_work(folder: Path) -> list[Path]:
-    """Return the files and folders of a seed that only an unfinished run needs."""
+    """Return the files and folders of a seed that only an unfinished comparison needs."""
     # The w0s after the first are members of a deep ensemble, which is saved by now.
     files = [*folder.glob("*.checkpoint"), *folder.glob("w0-*.safetensors*")]
-    return [path for path in (folder / MEMBERS, folder / PERIODS, *files) if path.exists()]
+    curves = set(folder.glob(curve_checkpoint("*", "*")))  # of another command, which continues from them
+    found = (folder / MEMBERS, folder / PERIODS, *files)
+    return [path for path in found if path.exists() and path not in curves]
 
 
 def _period_name(name: str, number: int) -> str:

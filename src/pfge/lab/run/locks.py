@@ -1,15 +1,18 @@
 """Locks on files, which end with the process that holds them, however it ends."""
 
+import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import lock_descriptor
 
 from pfge.storage.files import StorageError
 
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""The errors of writing to what may only be read."""
 _HELD: set[int] = set()
 """The locks of this process."""
 
@@ -51,11 +54,21 @@ def hold_lock(file: Path, message: str, *, patience: float = 0) -> Iterator[None
 
 
 def is_locked(file: Path) -> bool:
-    """Return whether a process holds the lock of a file."""
+    """Return whether a process holds the lock of a file, as far as this user may know."""
     try:
-        lock = os.open(file, os.O_RDWR)
+        return _is_locked(file, os.O_RDWR)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+    with suppress(OSError):  # on network file systems, only those who may write can lock
+        return _is_locked(file, os.O_RDONLY)
+    return False
+
+
+def _is_locked(file: Path, mode: int) -> bool:
+    lock = os.open(file, mode)
     try:
         return not lock_descriptor(lock, blocking=False)
     finally:
