@@ -5,14 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from pfge.lab.config.schema import ConfigError
-from pfge.lab.data import DataError, DataPart, ImageSet, Splits
+from pfge.lab.data import DataError, DataPart, DatasetSplits, ImageSet, Splits, TensorSet
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
 from pfge.weights import view_weights
 from tests.lab.data.made import write_pictures
-from tests.lab.tiny import tiny
+from tests.lab.tiny import run, tiny
 
 # Digits have 1000 images for training and 797 for testing.
 
@@ -141,3 +143,139 @@ def test_pictures_have_the_size_that_the_config_asks_for(tmp_path: Path) -> None
 def test_augmentation_of_pictures_is_refused_for_other_data(tmp_path: Path, setting: str) -> None:
     with pytest.raises(ConfigError, match=r"crop_padding and data.flip are for pictures"):
         splits_of(tmp_path, "data.name=breast_cancer", "model.name=mlp", setting)
+
+
+def test_halving_the_test_data_is_refused_if_there_is_a_validation_part(tmp_path: Path) -> None:
+    for part in ("train", "val", "test"):
+        write_pictures(tmp_path / "pets" / part / "cat", 4)
+        write_pictures(tmp_path / "pets" / part / "dog", 4)
+    with pytest.raises(ConfigError, match=r"data.halve_test .* has 8 validation examples of its own; set"):
+        splits_of(tmp_path, f"data.name=folder:{tmp_path / 'pets'}", "data.halve_test=true")
+
+
+def streamed(folder: Path) -> tuple[str, ...]:
+    for name in ("cat", "dog"):
+        write_pictures(folder / "pets" / name, 5)
+    return f"data.name=stream:{folder / 'pets'}", "data.image_size=16", "data.batch_size=2"
+
+
+def test_crops_after_padding_are_refused_for_streamed_pictures(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data.crop_padding must be 0 for pictures .* got 2 with"):
+        splits_of(tmp_path, *streamed(tmp_path), "data.crop_padding=2")
+
+
+@pytest.mark.parametrize("flip", ["true", "false"])
+def test_streamed_pictures_may_be_said_to_be_mirrored_as_they_are(tmp_path: Path, flip: str) -> None:
+    assert sizes(splits_of(tmp_path, *streamed(tmp_path), f"data.flip={flip}")) == (8, 0, 2)
+
+
+# Data and models of a user
+
+NUMBERS = torch.arange(40) % 2
+ROWS = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)) + NUMBERS[:, None]
+
+
+def tables(inputs: Tensor, targets: Tensor = NUMBERS, names: tuple[str, ...] = ("no", "yes")) -> Splits:
+    rows = TensorSet(inputs, targets, names)
+    return Splits(rows.select(range(30)), rows.select([]), rows.select(range(30, 40)))
+
+
+def of_type(which: str) -> Splits:
+    return tables(ROWS, NUMBERS.to(getattr(torch, which)))
+
+
+def with_int32() -> Splits:
+    return of_type("int32")
+
+
+def with_bool() -> Splits:
+    return of_type("bool")
+
+
+def items_with_int32() -> DatasetSplits:
+    items = TensorDataset(ROWS, NUMBERS.int())
+    return DatasetSplits(items, items, classes=2)
+
+
+def broken(row: int, value: float) -> Splits:
+    inputs = ROWS.clone()
+    inputs[row, 1] = value
+    return tables(inputs)
+
+
+def with_nan() -> Splits:
+    return broken(7, float("nan"))
+
+
+def with_infinity_in_test() -> Splits:
+    return broken(32, float("inf"))
+
+
+def with_nan_in_the_first_test_row() -> Splits:
+    return broken(30, float("nan"))
+
+
+class Filling(nn.Module):
+    """Replaces what is missing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(inputs.nan_to_num())
+
+
+class SmallTable(Filling):
+    """Looks rows up of which there are too few."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return nn.functional.embedding(torch.full((len(inputs),), 9), self.layer.weight)
+
+
+class Silent(Filling):
+    """Has an error without a text."""
+
+    def forward(self, _: Tensor) -> Tensor:
+        raise ValueError
+
+
+def own(function: str, model: str = "mlp") -> list[str]:
+    model = model if model == "mlp" else f"tests.lab.test_session:{model}"
+    return [f"data.name=tests.lab.test_session:{function}", f"model.name={model}", "data.batch_size=5"]
+
+
+@pytest.mark.filterwarnings("ignore:the temperature stays 1")  # of six examples
+@pytest.mark.parametrize("function", ["with_int32", "with_bool", "items_with_int32"])
+def test_whole_numbers_of_any_type_are_trained_on_as_classes(tmp_path: Path, function: str) -> None:
+    rows = run(tiny(*own(function), "data.validation=6", "ensemble.methods=['SWA']"), tmp_path / "run")
+    assert [row["method"] for row in rows] == ["w0", "SWA"]
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"), [("SmallTable", "index out of range in self"), ("Silent", "ValueError")]
+)
+def test_any_error_of_a_model_is_told_in_one_line_before_any_work(
+    tmp_path: Path, model: str, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"must take the inputs of .* which are \[4\]: {reason}$"):
+        splits_of(tmp_path, *own("with_int32", model))
+
+
+@pytest.mark.parametrize(
+    ("function", "place"),
+    [
+        ("with_nan", "nan in example 7 of the 30 for training"),
+        ("with_infinity_in_test", "inf in example 2 of the 10 for testing"),
+        ("with_nan_in_the_first_test_row", "nan in example 0 of the 10 for testing"),
+    ],
+)
+def test_inputs_that_are_not_finite_are_refused_before_any_work(
+    tmp_path: Path, function: str, place: str
+) -> None:
+    with pytest.raises(DataError, match=rf"inputs must be finite, got {place}"):
+        splits_of(tmp_path, *own(function))
+
+
+def test_a_model_may_replace_inputs_that_are_not_finite(tmp_path: Path) -> None:
+    assert sizes(splits_of(tmp_path, *own("with_nan", "Filling"))) == (30, 0, 10)

@@ -172,11 +172,21 @@ def test_an_override_below_a_value_is_refused(tmp_path: Path) -> None:
         ("margins.nll=0", "margins.nll must be above 0 and finite, got 0"),
         ("connect.bends=0", "connect.bends must be above 0 and finite, got 0"),
         ("connect.images=-1", "connect.images must be at least 0 and finite, got -1"),
+        ("data.validation=inf", "data.validation must be at least 0 and finite, got inf"),
+        ("data.validation=nan", "data.validation must be at least 0 and finite, got nan"),
         ("data.mean=[0.5]", "data.mean and data.std go together, got (0.5,) and ()"),
     ],
 )
 def test_what_is_not_allowed_is_named(override: str, message: str) -> None:
     assert message in refused(override)
+
+
+def test_validation_data_comes_from_training_or_from_test_data_but_not_from_both() -> None:
+    assert refused("data.validation=0.1", "data.halve_test=true") == (
+        "data.validation takes validation data out of the training data and data.halve_test out of the test "
+        "data, so only one can be set, got 0.1 and true; "
+        "set data.validation to 0, or data.halve_test to false"
+    )
 
 
 def test_swag_without_two_points_is_refused_before_anything_is_trained() -> None:

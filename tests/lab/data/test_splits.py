@@ -65,7 +65,7 @@ def test_a_split_leaves_the_global_generator_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("validation", [-1, 9, 10, -0.1, 1.0])
+@pytest.mark.parametrize("validation", [-1, 9, 10, -0.1, 0.99, 1.0])
 def test_a_validation_part_that_leaves_no_training_data_is_refused(validation: float):
     with pytest.raises(DataError, match=r"from 0 to 8, or a fraction from 0\.0 to below 1\.0"):
         split(random_images(9), random_images(3), NORMALIZATION, validation=validation, seed=0)
@@ -103,3 +103,25 @@ def test_no_number_of_images_is_all_of_them():
 def test_a_part_larger_than_the_data_or_below_nothing_is_refused(count: int):
     with pytest.raises(DataError, match=rf"data has 9 images, so from 1 to 9 can be taken.*got {count}"):
         take(random_images(9), count, seed=0, part="data")
+
+
+def test_numbers_that_no_item_has_change_nothing_in_a_split():
+    # Recorded before classes without items were skipped.
+    labels = torch.tensor([0, 4, 4, 9, 0, 9, 9, 4, 0, 9, 4, 0])
+    assert stratified(labels, 5, seed=3)[0].tolist() == [2, 4, 6, 7, 11]
+
+
+@pytest.mark.parametrize(
+    "labels", [torch.arange(12) % 2 == 0, -(torch.arange(12) % 2), torch.arange(12) * 10**15]
+)
+def test_labels_of_any_whole_numbers_are_split(labels: torch.Tensor):
+    part, rest = stratified(labels, 4, seed=0)
+    assert sorted(part.tolist() + rest.tolist()) == list(range(12))
+    if len(labels.unique()) == 2:
+        assert labels[part].long().abs().sum() == 2
+
+
+@pytest.mark.parametrize("validation", [float("inf"), float("nan")])
+def test_a_validation_part_that_is_no_number_is_refused(validation: float):
+    with pytest.raises(DataError, match="validation must be a number of images"):
+        split(random_images(9), random_images(3), NORMALIZATION, validation=validation, seed=0)

@@ -93,7 +93,7 @@ def training_batches(
         normalization: Turns pixels into inputs; None for data of other kinds.
         batch_size: Images in a batch, over all processes.
         seed: Decides order and augmentation.
-        augmentation: For images in memory; streamed ones have a random resized crop and a flip.
+        augmentation: For images in memory; streamed ones always have a random resized crop and a flip.
         share: Which part of every batch is for this process, and the number of parts.
         workers: Processes that read data which is not in memory.
         device: Where the batches are to be.

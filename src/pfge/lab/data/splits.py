@@ -70,8 +70,10 @@ def split(
         seed: Decides which images these are; the same seed always takes the same ones.
     """
     total = len(full_train)
-    wanted = validation if isinstance(validation, int) else round(validation * total)
-    if not 0 <= wanted < total or (isinstance(validation, float) and not validation < 1):
+    is_share = isinstance(validation, float)
+    is_possible = 0 <= validation < (1 if is_share else total)  # not of NaN, which cannot be rounded
+    wanted = round(validation * total if is_share else validation) if is_possible else total
+    if wanted >= total:
         raise DataError(
             f"validation must be a number of images from 0 to {total - 1}, or a fraction from 0.0 to "
             f"below 1.0, got {validation!r}"
@@ -117,15 +119,15 @@ def stratified(labels: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """
     if labels.ndim != 1 or labels.is_floating_point():
         labels = torch.zeros(len(labels), dtype=torch.int64)
-    labels = labels.cpu()
+    labels = labels.to("cpu", torch.int64)
     chosen = torch.zeros(len(labels), dtype=torch.bool)
     if len(labels) > 0:
-        sizes = torch.bincount(labels)
+        numbers, sizes = torch.unique(labels, return_counts=True)
         quotas = sizes * count // len(labels)
         remainders = sizes * count % len(labels)
         largest = remainders.argsort(descending=True, stable=True)
         quotas[largest[: count - int(quotas.sum())]] += 1
-        for label, quota in enumerate(quotas.tolist()):
+        for label, quota in zip(numbers.tolist(), quotas.tolist(), strict=True):
             members = (labels == label).nonzero().flatten()
             order = torch.randperm(len(members), generator=generator(seed, "split", label))
             chosen[members[order[:quota]]] = True

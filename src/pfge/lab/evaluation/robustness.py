@@ -116,8 +116,16 @@ def _of_other(task: Task, scores: ExampleScores, kl: float) -> dict[str, float]:
 
 def _load_unknown(session: Session, name: str) -> DataPart:
     settings = session.experiment.data
-    splits = load_data(name, root=settings.root_folder, download=settings.download)
-    ours, theirs = _shape(session.splits), _shape(splits)
+    ours = _shape(session.splits)
+    splits = load_data(
+        name,
+        root=settings.root_folder,
+        download=settings.download,
+        verify=settings.verify,
+        image_size=ours[1] if session.splits.normalization else None,
+        workers=settings.workers,
+    )
+    theirs = _shape(splits)
     if ours != theirs:
         raise DataError(
             f"images of unknown kinds must have the shape of {settings.name}'s, {ours}, got {theirs} of "

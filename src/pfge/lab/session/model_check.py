@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from pfge.lab.config.schema import ConfigError
+from pfge.lab.data import DataError, TensorSet
 from pfge.lab.models.dropout import has_dropout
 from pfge.methods import METHODS, base_of
 
@@ -31,23 +33,50 @@ def require_fitting_model(session: "Session") -> None:
                 "model dropout in model.options"
             )
         inputs, targets = session.first_batch(1)
-        try:
-            outputs = session.engine.forward(model, (inputs,))
-        except (RuntimeError, TypeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"model.name = {session.experiment.model.name!r} must take the inputs of data.name = "
-                f"{session.experiment.data.name!r}, which are {_describe(inputs)}: {reason}"
-            ) from None
+        outputs = _call(session, model, inputs)
+        _require_finite_inputs(session, model)
         try:
             session.task.score(session.task.predictions(outputs).cpu(), targets.cpu())
         except (ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
             raise ConfigError(
                 f"model.name = {session.experiment.model.name!r} and data.name = "
-                f"{session.experiment.data.name!r} must fit the task {session.task}: {reason}; choose "
-                "another by task.name"
+                f"{session.experiment.data.name!r} must fit the task {session.task}: {_first_line(error)}; "
+                "choose another by task.name"
             ) from None
+
+
+def _call(session: "Session", model: nn.Module, inputs: Any) -> Any:
+    try:
+        return session.engine.forward(model, (inputs,))
+    except Exception as error:  # it may be the user's code
+        raise ConfigError(
+            f"model.name = {session.experiment.model.name!r} must take the inputs of data.name = "
+            f"{session.experiment.data.name!r}, which are {_describe(inputs)}: {_first_line(error)}"
+        ) from error  # so that --traceback shows its place
+
+
+def _require_finite_inputs(session: "Session", model: nn.Module) -> None:
+    """Refuse NaN and infinity that reach the outputs; a user's model may replace them."""
+    splits = session.splits
+    for purpose, part in (
+        ("training", splits.train),
+        ("validation", splits.validation),
+        ("testing", splits.test),
+    ):
+        if not isinstance(part, TensorSet) or (place := part.first_non_finite()) is None:
+            continue
+        inputs = part.select([place]).to(session.engine.device).inputs
+        if not session.task.predictions(_call(session, model, inputs)).isfinite().all():
+            value = float(inputs[~inputs.isfinite()][0])
+            raise DataError(
+                f"inputs must be finite, got {value} in example {place} of the {len(part):,} for {purpose}, "
+                f"counted from 0 after data.name = {session.experiment.data.name!r} was split; correct them, "
+                "or leave such examples out"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _describe(inputs: Any) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pfge.lab.config.schema import ConfigError, DataSettings
-from pfge.lab.data import Normalization, Splits, halve_test, load_data, take
+from pfge.lab.data import ImageSet, Normalization, Splits, halve_test, load_data, take
 
 
 def load_splits(settings: DataSettings) -> Splits:
@@ -28,6 +28,16 @@ def load_splits(settings: DataSettings) -> Splits:
         raise ConfigError(
             f"data.crop_padding and data.flip are for pictures, and data.name = {settings.name!r} has none; "
             "leave them out"
+        )
+    if settings.crop_padding and not isinstance(splits.train, ImageSet):
+        raise ConfigError(
+            "data.crop_padding must be 0 for pictures that are not in memory, because those are cropped at "
+            f"random anyway, got {settings.crop_padding} with data.name = {settings.name!r}; leave it out"
+        )
+    if settings.halve_test and len(splits.validation):
+        raise ConfigError(
+            f"data.halve_test is for data without a validation part, and data.name = {settings.name!r} has "
+            f"{len(splits.validation):,} validation examples of its own; set it to false"
         )
     train = take(splits.train, settings.train_images, seed, part="training data")
     if not settings.halve_test:

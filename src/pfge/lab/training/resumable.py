@@ -91,7 +91,8 @@ def train_resumable(
             # Written, it would replace the only checkpoint from which training can continue.
             raise ValueError(
                 f"{name}: {tensor} holds NaN or infinity at iteration {trajectory.iteration}, so no "
-                "checkpoint is written; lower the learning rate and give another --out"
+                "checkpoint is written; lower the learning rate, or look for NaN in the inputs and targets, "
+                "and give another --out"
             )
         if engine.is_first:
             save_checkpoint(checkpoint, trajectory.state_dict())

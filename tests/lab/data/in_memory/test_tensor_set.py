@@ -60,6 +60,37 @@ def test_targets_outside_of_the_classes_are_refused() -> None:
         TensorSet(torch.zeros(3, 2), torch.tensor([0, 7, 1]), ("a", "b"))
 
 
+@pytest.mark.parametrize("kind", [torch.bool, torch.int8, torch.int16, torch.int32, torch.uint16])
+@pytest.mark.parametrize("shape", [(3,), (3, 2, 2)])
+def test_class_numbers_of_any_type_become_int64(kind: torch.dtype, shape: tuple[int, ...]) -> None:
+    targets = torch.ones(shape).to(kind)
+    found = TensorSet(torch.zeros(3, 2), targets, ("a", "b")).labels
+    assert found.dtype == torch.int64
+    assert torch.equal(found, torch.ones(shape, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("targets", "names"),
+    [
+        (torch.ones(3, dtype=torch.uint8), ("a", "b")),  # torch takes it, and runs have its fingerprint
+        (torch.ones(3, 2, dtype=torch.bool), ("a", "b")),  # labels that apply or do not
+        (torch.ones(3, dtype=torch.int32), ()),
+        (torch.ones(3), ("a", "b")),
+    ],
+)
+def test_other_targets_keep_their_type(targets: torch.Tensor, names: tuple[str, ...]) -> None:
+    assert TensorSet(torch.zeros(3, 2), targets, names).labels is targets
+
+
+def test_the_first_example_that_is_not_finite_is_found() -> None:
+    inputs = torch.zeros(4, 2, 2)
+    assert TensorSet(inputs, torch.zeros(4)).first_non_finite() is None
+    inputs[3, 0, 0], inputs[2, 1, 1] = float("nan"), -float("inf")
+    assert TensorSet(inputs, torch.zeros(4)).first_non_finite() == 2
+    assert TensorSet(inputs.long(), torch.zeros(4)).first_non_finite() is None
+    assert TensorSet(inputs[:0], torch.zeros(0)).first_non_finite() is None
+
+
 def test_as_many_targets_as_inputs_are_needed() -> None:
     with pytest.raises(DataError, match=r"must be as many, got \[3, 2\] and \[4\]"):
         TensorSet(torch.zeros(3, 2), torch.zeros(4))

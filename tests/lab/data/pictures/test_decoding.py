@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from pfge.lab.data.in_memory.image_set import DataError
 from pfge.lab.data.pictures.decoding import center_crop, open_picture, random_box, random_resized_crop
 
 
@@ -109,3 +110,44 @@ def test_a_picture_that_is_almost_a_line_is_refused(tmp_path: Path):
         open_picture(tmp_path / "line.png")
     Image.new("RGB", (2, 100)).save(tmp_path / "long.png")
     assert open_picture(tmp_path / "long.png").size == (2, 100)
+
+
+DEEP = np.array([[0, 255, 256], [32_767, 32_768, 65_535]])
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_the_high_byte_of_16_bits_is_taken(tmp_path: Path, suffix: str):
+    path = tmp_path / f"file.{suffix}"
+    Image.fromarray(DEEP.astype(np.uint16)).save(path)
+    assert np.array_equal(np.asarray(open_picture(path))[..., 0], DEEP // 256)
+
+
+@pytest.mark.parametrize("compression", [None, "tiff_lzw"])
+def test_the_order_of_the_two_bytes_does_not_matter(tmp_path: Path, compression: str | None):
+    picture = Image.frombytes("I;16B", (3, 2), DEEP.astype(">u2").tobytes())
+    picture.save(tmp_path / "file.tif", compression=compression)
+    assert np.array_equal(np.asarray(open_picture(tmp_path / "file.tif"))[..., 0], DEEP // 256)
+
+
+def test_32_bits_that_hold_8_are_taken_as_they_are(tmp_path: Path):
+    Image.fromarray(np.array([[0, 1, 255]], dtype=np.int32)).save(tmp_path / "file.tif")
+    assert np.asarray(open_picture(tmp_path / "file.tif"))[0, :, 0].tolist() == [0, 1, 255]
+
+
+def test_a_dark_picture_of_16_bits_stays_dark(tmp_path: Path):
+    Image.fromarray(np.array([[0, 1, 255]], dtype=np.uint16)).save(tmp_path / "file.tif")
+    assert np.asarray(open_picture(tmp_path / "file.tif"))[0, :, 0].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "got"),
+    [
+        (np.array([[0, 70_000]], dtype=np.int32), "32-bit pixels from 0 to 70000"),
+        (np.array([[-1, 200]], dtype=np.int32), "32-bit pixels from -1 to 200"),
+        (np.array([[0, 0.5]], dtype=np.float32), "floating-point pixels from 0 to 0.5"),
+    ],
+)
+def test_pixels_of_no_known_range_are_refused(tmp_path: Path, pixels: np.ndarray, got: str):
+    Image.fromarray(pixels).save(tmp_path / "file.tif")
+    with pytest.raises(DataError, match=f"8 or 16 bits .*, got {got} in {tmp_path}/file.tif; save it with 8"):
+        open_picture(tmp_path / "file.tif")

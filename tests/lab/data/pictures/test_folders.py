@@ -1,7 +1,9 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pfge.lab.data.in_memory.image_set import (
     IMAGENET_NORMALIZATION,
@@ -42,6 +44,13 @@ def test_pictures_of_which_none_can_be_read_are_an_error(tmp_path: Path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.png").touch()
     with pytest.raises(DataError, match="none of the 1 pictures"):
+        read_pictures(find_pictures(tmp_path), size=8)
+
+
+def test_a_picture_of_no_known_range_is_refused_and_not_left_out(tmp_path: Path):
+    write_pictures(tmp_path / "a", 2)
+    Image.fromarray(np.full((4, 4), 0.5, dtype=np.float32)).save(tmp_path / "a" / "float.tif")
+    with pytest.raises(DataError, match="got floating-point pixels"):
         read_pictures(find_pictures(tmp_path), size=8)
 
 

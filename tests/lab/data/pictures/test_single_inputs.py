@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -48,3 +49,9 @@ def test_a_picture_loses_its_border_if_it_is_made_larger_first(tmp_path: Path) -
     Image.fromarray(pixels.numpy()).save(tmp_path / "p.png")
     found = read_picture_inputs(tmp_path / "p.png", *data(3, 4, 4), resize=8)
     assert found.tolist() == torch.ones(3, 4, 4).tolist()
+
+
+def test_a_picture_of_no_known_range_is_refused_with_the_reason(tmp_path: Path) -> None:
+    Image.fromarray(np.full((4, 4), 0.5, dtype=np.float32)).save(tmp_path / "p.tif")
+    with pytest.raises(DataError, match="got floating-point pixels"):
+        read_picture_inputs(tmp_path / "p.tif", *data(3, 4, 4))

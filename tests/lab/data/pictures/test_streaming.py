@@ -2,8 +2,10 @@ import warnings
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pfge.lab.data.in_memory.image_set import IMAGENET_NORMALIZATION, DataError, DataWarning
 from pfge.lab.data.pictures.decoding import center_crop, open_picture
@@ -115,6 +117,16 @@ def test_a_corrupt_picture_met_by_a_worker_is_counted_here(pictures: StreamedPic
     with pytest.warns(DataWarning):
         next(batches.starting_after(0))
     assert batches.corrupt == (str(pictures.files.path(0)),)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_picture_of_no_known_range_is_refused_in_one_line(pictures: StreamedPictures, workers: int):
+    deep = Image.fromarray(np.full((4, 4), 0.5, dtype=np.float32))
+    deep.save(pictures.files.path(3), format="TIFF")
+    batches = training(pictures, batch_size=10, workers=workers)
+    with pytest.raises(DataError, match=r"got floating-point pixels .*3\.png") as caught:
+        next(batches.starting_after(0))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_disk_that_has_gone_is_an_error(pictures: StreamedPictures):

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from pfge.lab.data.datasets.random_state import globals_kept, seed_globals
 from pfge.lab.data.delivery import Delivery
 from pfge.lab.data.in_memory.image_set import DataError
-from pfge.lab.data.in_memory.tensor_set import require_known_classes
+from pfge.lab.data.in_memory.tensor_set import as_class_numbers, require_known_classes
 from pfge.lab.data.seeding import derive_seed
 from pfge.lab.data.sources import Batch
 
@@ -143,6 +143,7 @@ class ItemBatches(Dataset[Any]):
                 f"a batch must have one target for each of its {count} items, got targets "
                 f"{list(targets.shape)} of the {self.name}; do not leave items out"
             )
+        targets = as_class_numbers(targets, self.classes)
         try:
             require_known_classes(targets, self.classes)
         except DataError as error:

@@ -19,7 +19,7 @@ class TensorSet:
 
     Attributes:
         inputs: [N, ...]; a table is [N, features], signals are [N, channels, length].
-        labels: The targets, [N] or [N, ...]; class numbers are int64.
+        labels: The targets, [N] or [N, ...]; class numbers become int64.
         class_names: What each class number stands for; empty if the targets are not classes.
     """
 
@@ -33,6 +33,7 @@ class TensorSet:
                 "inputs [N, ...] and targets [N] or [N, ...] must be as many, got "
                 f"{list(self.inputs.shape)} and {list(self.labels.shape)}"
             )
+        object.__setattr__(self, "labels", as_class_numbers(self.labels, len(self.class_names)))
         require_known_classes(self.labels, len(self.class_names))
 
     def __len__(self) -> int:
@@ -51,6 +52,15 @@ class TensorSet:
     def to(self, device: torch.device | str) -> "TensorSet":
         """Return the set on `device`; nothing is copied if it is there already."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
+
+    def first_non_finite(self) -> int | None:
+        """Return the first example whose inputs have NaN or infinity, if there is one."""
+        if not self.inputs.is_floating_point() or not self.inputs.numel():
+            return None
+        low, high = self.inputs.aminmax()  # no copy of the inputs, and NaN if there is one
+        if low.isfinite() and high.isfinite():
+            return None
+        return int((~self.inputs.isfinite()).flatten(1).any(1).nonzero()[0])
 
     def fingerprint(self) -> Fingerprint:
         """Return what tells these examples apart from others."""
@@ -108,6 +118,18 @@ class TensorEvaluation:
         for start in range(0, len(self._data), self._batch_size):
             batch = slice(start, start + self._batch_size)
             yield self._data.inputs[batch], self._data.labels[batch]
+
+
+def as_class_numbers(targets: Tensor, classes: int) -> Tensor:
+    """Return whole numbers that stand for classes as int64, which torch's losses take; others as they are.
+
+    Targets [N, L] stay, because they may say which of L labels apply.
+    """
+    # torch takes uint8 for one class each, and the fingerprints of runs have the type.
+    is_taken = targets.ndim == 1 and targets.dtype == torch.uint8
+    if not classes or targets.is_floating_point() or targets.ndim == 2 or is_taken:
+        return targets
+    return targets.to(torch.int64)
 
 
 def require_known_classes(targets: Tensor, classes: int) -> None:

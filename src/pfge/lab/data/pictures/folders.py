@@ -83,6 +83,8 @@ def read_pictures(files: PictureFiles, *, size: int) -> ImageSet:
 def _read(files: PictureFiles, size: int, index: int) -> Tensor | None:
     try:
         picture = open_picture(files.path(index))
+    except DataError:  # the file is whole, and others are likely to be like it
+        raise
     except Exception:  # decoders raise many types; in each case the file is not usable
         return None
     return center_crop(picture, resize=size, size=size)

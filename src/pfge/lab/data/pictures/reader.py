@@ -19,12 +19,12 @@ from pfge.lab.data.sources import Batch
 _UNREADABLE_IN_A_ROW = 100
 
 Key: TypeAlias = tuple[int, int]  # epoch and index
-_Item: TypeAlias = tuple[Tensor, int, list[str]]
-_RawBatch: TypeAlias = tuple[Tensor, Tensor, list[list[str]]]
+_Item: TypeAlias = tuple[Tensor, int, list[str], str]
+_RawBatch: TypeAlias = tuple[Tensor, Tensor, list[list[str]], list[str]]
 
 
 class PicturesByKey(Dataset[_Item]):
-    """Pixels [H, W, C], label and unreadable files for each key.
+    """Pixels [H, W, C], label, unreadable files, and why the picture is refused or "", for each key.
 
     A picture that cannot be read is replaced by the next one.
 
@@ -42,11 +42,15 @@ class PicturesByKey(Dataset[_Item]):
     def __getitem__(self, key: Key) -> _Item:
         epoch, wanted = key
         corrupt: list[str] = []
+        refusal = ""
         while len(corrupt) < _UNREADABLE_IN_A_ROW:
             index = (wanted + len(corrupt)) % len(self.files)
             path = self.files.path(index)
             try:
                 picture = open_picture(path)
+            except DataError as error:
+                refusal = str(error)
+                break
             except Exception:  # decoders raise many types; in each case the file is not usable
                 corrupt.append(str(path))
                 continue
@@ -55,9 +59,9 @@ class PicturesByKey(Dataset[_Item]):
             else:
                 random = generator(self._seed, "picture", epoch, index)
                 pixels = random_resized_crop(picture, size=self.size, generator=random)
-            return pixels, int(self.files.labels[index]), corrupt
+            return pixels, int(self.files.labels[index]), corrupt, refusal
         # The main process reports the error: one raised in a worker would arrive as a traceback.
-        return torch.zeros(self.size, self.size, 3, dtype=torch.uint8), 0, corrupt
+        return torch.zeros(self.size, self.size, 3, dtype=torch.uint8), 0, corrupt, refusal
 
 
 class PictureReader:
@@ -94,7 +98,9 @@ class PictureReader:
         return map(self._deliver, loader)
 
     def _deliver(self, batch: _RawBatch) -> Batch:
-        pixels, labels, corrupt = batch
+        pixels, labels, corrupt, refusals = batch
+        if refusals:
+            raise DataError(refusals[0])
         for names in corrupt:
             self._count(names)
         pixels = pixels.to(self._delivery.device, non_blocking=True)
@@ -118,5 +124,5 @@ class PictureReader:
 
 
 def _collate(items: list[_Item]) -> _RawBatch:
-    pixels, labels, corrupt = zip(*items, strict=True)
-    return torch.stack(pixels), torch.tensor(labels), [names for names in corrupt if names]
+    pixels, labels, corrupt, refusals = zip(*items, strict=True)
+    return torch.stack(pixels), torch.tensor(labels), [*filter(None, corrupt)], [*filter(None, refusals)]

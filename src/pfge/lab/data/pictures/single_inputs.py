@@ -23,7 +23,7 @@ def read_picture_inputs(
         resize: The picture's shorter side before its middle is taken; that of the images if None.
 
     Raises:
-        DataError: The file cannot be read as a picture.
+        DataError: The file cannot be read as a picture, or the range of its pixels is not known.
     """
     from PIL import Image, ImageOps
 
@@ -34,6 +34,8 @@ def read_picture_inputs(
         picture = open_picture(path)
     except FileNotFoundError:
         raise DataError(f"{path} is missing; check the path") from None
+    except DataError:
+        raise
     except Exception as error:  # decoders raise many types; in each case the file is not usable
         reason = "" if str(path) in str(error) else f": {error}"
         raise DataError(f"{path} cannot be read as a picture{reason}") from None
