@@ -1,3 +1,4 @@
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,6 +74,46 @@ def test_old_statistics_play_no_part() -> None:
     refresh_batch_norm(fresh, [DATA])
     refresh_batch_norm(stale, [DATA])
     assert_same_weights(view_weights(fresh), view_weights(stale))
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_statistics_that_are_not_finite_are_replaced_by_those_of_the_data(bad: float) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4))
+    model[0].running_mean[1] = bad
+    model[0].running_var[0] = bad
+    refresh_batch_norm(model, split(DATA, 8))
+    torch.testing.assert_close(model[0].running_mean, DATA.mean(0))
+    torch.testing.assert_close(model[0].running_var, DATA.var(0))
+
+
+class OneOfTwo(nn.Module):
+    """Has a layer that no data reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.other = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+def test_a_layer_that_no_data_reaches_keeps_its_statistics() -> None:
+    model = OneOfTwo()
+    model.other.running_mean.fill_(3.0)
+    model.other.running_var.fill_(7.0)
+    refresh_batch_norm(model, [DATA])
+    torch.testing.assert_close(model.used.running_mean, DATA.mean(0))
+    assert model.other.running_mean.tolist() == [3.0] * 4
+    assert model.other.running_var.tolist() == [7.0] * 4
+
+
+def test_a_layer_whose_statistics_were_removed_has_none_to_refresh() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.BatchNorm1d(4))
+    model[0].running_mean = model[0].running_var = None
+    refresh_batch_norm(model, [DATA])
+    normalized = (DATA - DATA.mean(0)) / (DATA.var(0, correction=0) + model[0].eps).sqrt()
+    torch.testing.assert_close(model[1].running_var, normalized.var(0))
+    assert model[0].running_mean is None
 
 
 def test_dropout_is_off() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 from pfge import PFGE, SWA, SWAG, Bits, Ensemble, StorageError, Weights, compress
 from pfge.calibration import CalibrateBy, Temperatures
@@ -93,6 +93,14 @@ def test_memory_is_counted_in_bytes() -> None:
     assert Ensemble([], make_mlp).nbytes == 0
 
 
+def test_a_part_of_members_that_are_read_takes_the_bytes_of_so_many() -> None:
+    members = make_members()
+    adapters = Ensemble(LazyMembers(3, members.__getitem__, nbytes=lambda count: 7 * count), make_mlp)
+    assert [adapters.nbytes, adapters.last(2).nbytes, adapters.last(2).last(1).nbytes] == [21, 14, 7]
+    passes = Ensemble(LazyMembers(3, members.__getitem__, nbytes=7), make_mlp)  # of one model
+    assert [passes.nbytes, passes.last(1).nbytes] == [7, 7]
+
+
 def test_fresh_batch_norm_is_each_members_own() -> None:
     data = [make_batch(i)[0] for i in range(4)]
     ensemble = Ensemble(make_members(), make_mlp).with_fresh_batch_norm(data)
@@ -100,6 +108,14 @@ def test_fresh_batch_norm_is_each_members_own() -> None:
         seen = make_mlp(seed)[0](torch.cat(data))
         torch.testing.assert_close(ensemble.members[seed]["1.running_mean"], seen.mean(0))
         torch.testing.assert_close(ensemble.members[seed]["1.running_var"], seen.var(0))
+
+
+def test_fresh_batch_norm_follows_a_prediction_in_inference_mode() -> None:
+    ensemble = Ensemble(make_members(), make_mlp)
+    with torch.inference_mode():
+        ensemble.predict(X)
+    fresh = ensemble.with_fresh_batch_norm([X])
+    torch.testing.assert_close(fresh.members[2]["1.running_mean"], make_mlp(2)[0](X).mean(0))
 
 
 def test_fresh_batch_norm_shares_the_other_tensors() -> None:
@@ -144,6 +160,13 @@ def test_data_in_random_order_is_refused() -> None:
     loader = DataLoader(TensorDataset(X), batch_size=5, shuffle=True)
     with pytest.raises(ValueError, match="DataLoader that shuffles; construct it with shuffle=False"):
         Ensemble(make_members(), make_mlp).predict_batches(loader)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_targets_beside_data_in_random_order_are_refused_for_one_member_too(count: int) -> None:
+    loader = DataLoader(TensorDataset(X), batch_size=5, sampler=SubsetRandomSampler(range(20)))
+    with pytest.raises(ValueError, match="in the order of their targets, got a DataLoader that shuffles"):
+        Ensemble(make_members(count), make_mlp).calibrated(loader, TARGETS)
 
 
 def test_output_that_is_no_logits_is_refused() -> None:

@@ -1,12 +1,30 @@
 import itertools
 from collections import UserDict, namedtuple
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from pfge import Ensemble, refresh_batch_norm
-from pfge.forward import call_model, keep_modes, move_batch, repeat_batches, run_model
+from pfge.forward import (
+    call_model,
+    keep_modes,
+    move_batch,
+    repeat_batches,
+    require_order_of_targets,
+    require_same_order,
+    run_model,
+)
 from tests.toys import make_mlp
 
 
@@ -127,3 +145,36 @@ def test_an_ensemble_and_batch_norm_move_batches() -> None:
     assert Ensemble(members, make_model, forward=forward).to("meta").predict(batch).shape == (4, 2)
     refresh_batch_norm(make_model().to("meta"), [batch], forward=forward)
     assert seen == ["meta", "meta"]
+
+
+NUMBERS = torch.arange(8.0)
+RANDOM: list[Sampler[int]] = [
+    RandomSampler(NUMBERS),
+    SubsetRandomSampler(range(8)),
+    WeightedRandomSampler([1.0] * 8, 8),
+]
+
+
+def loaders(sampler: Sampler[int]) -> list[DataLoader[Any]]:
+    """The three ways in which a loader may take a sampler."""
+    return [
+        DataLoader(NUMBERS, batch_size=2, sampler=sampler),
+        DataLoader(NUMBERS, batch_sampler=BatchSampler(sampler, 2, drop_last=False)),
+        DataLoader(NUMBERS, batch_size=None, sampler=BatchSampler(sampler, 2, drop_last=False)),
+    ]
+
+
+@pytest.mark.parametrize("sampler", RANDOM)
+def test_a_loader_with_any_random_sampler_is_refused_where_order_matters(sampler: Sampler[int]) -> None:
+    for loader in loaders(sampler):
+        with pytest.raises(ValueError, match="same order for each member, got a DataLoader that shuffles"):
+            require_same_order(loader, 2)
+        with pytest.raises(ValueError, match="order of their targets, got a DataLoader that shuffles"):
+            require_order_of_targets(loader)
+        require_same_order(loader, 1)
+
+
+def test_a_loader_in_a_fixed_order_is_taken() -> None:
+    for loader in [*loaders(SequentialSampler(NUMBERS)), DataLoader(NUMBERS), [NUMBERS]]:
+        require_same_order(loader, 2)
+        require_order_of_targets(loader)

@@ -209,6 +209,37 @@ def test_weights_that_are_frozen_and_not_finite_are_refused() -> None:
         advance(make_trajectory(SWA(2), model=model), 2)
 
 
+def make_eight_bits(kind: type[nn.Parameter] | type[nn.Buffer]) -> nn.Module:
+    """A model beside which a tensor of 8 bits is kept, as a quantized base is."""
+    model = make_model()
+    quantized = torch.tensor([0.5, -2.0, 3.0]).to(torch.float8_e4m3fn)
+    model.q = nn.Parameter(quantized, requires_grad=False) if kind is nn.Parameter else nn.Buffer(quantized)
+    return model
+
+
+def test_frozen_parameters_of_eight_bits_are_collected_saved_and_resumed(tmp_path: Path) -> None:
+    trajectory = make_trajectory(collector := PFGE(1, 2), model=make_eight_bits(nn.Parameter))
+    advance(trajectory, 3)
+    save_checkpoint(tmp_path / "checkpoint", trajectory.state_dict())
+    resumed = make_trajectory(again := PFGE(1, 2), model=make_eight_bits(nn.Parameter))
+    resumed.load_state_dict(load_checkpoint(tmp_path / "checkpoint"))
+    advance(resumed, 1)
+    ensemble = Ensemble.from_collector(again, lambda: make_eight_bits(nn.Parameter), forward=classify)
+    ensemble.save(tmp_path / "saved")
+    loaded = Ensemble.load(tmp_path / "saved", ensemble.build_model, forward=classify)
+    for member in (*collector.members(), *loaded.members):
+        assert member["q"].dtype == torch.float8_e4m3fn
+        assert member["q"].float().tolist() == [0.5, -2.0, 3.0]
+    with collector.applied(trajectory.model):
+        assert trajectory.model.q.float().tolist() == [0.5, -2.0, 3.0]
+
+
+def test_other_tensors_of_eight_bits_are_refused_with_the_remedy() -> None:
+    trajectory = make_trajectory(SWA(1), model=make_eight_bits(nn.Buffer))
+    with pytest.raises(ValueError, match=r"q, which is torch\.float8_e4m3fn; make it a parameter .* frozen"):
+        advance(trajectory, 1)
+
+
 def test_bits_are_compared_not_numbers() -> None:
     zero = torch.zeros(())
     assert has_same_bits(zero, zero.clone())

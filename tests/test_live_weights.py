@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from pfge import FGE, PFGE, SWA, Collector, Trajectory, load_checkpoint, save_checkpoint
 from pfge.live_weights import LiveWeights
 from pfge.weights import view_weights
 from tests.toys import assert_same_weights, make_mlp
@@ -97,3 +99,67 @@ def test_a_frozen_parameter_that_becomes_non_finite_is_found() -> None:
         model[0].weight[0, 0] = math.nan
     live.view()
     assert live.find_non_finite() == "0.weight"
+
+
+class Masked(nn.Module):
+    """Attends to the past alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
+        self.register_buffer("largest", torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+def make_masked(collector: Collector) -> Trajectory:
+    model = Masked()
+    return Trajectory(model, torch.optim.SGD(model.parameters(), lr=0.1), None, [collector])
+
+
+def make_two_updates(trajectory: Trajectory) -> Trajectory:
+    for _ in range(2):
+        trajectory.optimizer.zero_grad()
+        trajectory.model(torch.ones(3, 4)).square().mean().backward()
+        trajectory.before_update()
+        trajectory.optimizer.step()
+        trajectory.after_update()
+    return trajectory
+
+
+def resume(trajectory: Trajectory, collector: Collector, path: Path) -> Trajectory:
+    save_checkpoint(path, trajectory.state_dict())
+    resumed = make_masked(collector)
+    resumed.load_state_dict(load_checkpoint(path))
+    return resumed
+
+
+def test_a_buffer_that_was_infinite_at_the_start_is_collected_as_it_is(tmp_path: Path) -> None:
+    first = make_two_updates(make_masked(PFGE(1, 2)))
+    resumed = resume(first, collector := PFGE(1, 2), tmp_path / "state")
+    make_two_updates(resumed)
+    for member in collector.members():
+        assert torch.equal(member["mask"], first.model.mask)
+        assert member["layer.weight"].isfinite().all()
+    assert len(collector.members()) == 2
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_buffer_that_becomes_infinite_beside_a_mask_is_found(resumed: bool, tmp_path: Path) -> None:
+    trajectory = make_two_updates(make_masked(FGE(2)))
+    trajectory.model.largest.fill_(math.inf)
+    if resumed:
+        trajectory = resume(trajectory, FGE(2), tmp_path / "state")
+    with pytest.raises(ValueError, match="collects finite weights only, but largest holds NaN or infinity"):
+        make_two_updates(trajectory)
+
+
+def test_a_sparse_buffer_is_refused_with_the_remedy() -> None:
+    model = nn.Linear(4, 2)
+    model.register_buffer("adjacency", torch.eye(8).to_sparse())
+    with pytest.raises(ValueError, match=r"dense tensors only, got adjacency, .*persistent=False"):
+        Trajectory(model, torch.optim.SGD(model.parameters()), None, [SWA(1)])
+    model.register_buffer("adjacency", torch.eye(8).to_sparse(), persistent=False)
+    assert LiveWeights(model).view().keys() == {"weight", "bias"}

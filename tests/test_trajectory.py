@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from pfge import (
 )
 from pfge.collectors import Star
 from pfge.schedules import LinearDecay, Schedule
+from pfge.weights import copy_weights, view_weights
 from tests.toys import (
     advance,
     assert_same_weights,
@@ -125,6 +126,66 @@ def test_other_collectors_see_the_path_before_it_is_bent() -> None:
     one_step(trajectory)
     one_step(trajectory)
     assert fge.members()[0]["weight"].item() == pytest.approx(-0.29)
+
+
+def test_a_restart_inside_of_autocast_is_what_the_model_computes_with_next() -> None:
+    trajectory = make_trajectory(PFGE(1, 2))
+    x = torch.ones(1, 1)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        one_step(trajectory)
+        trajectory.model(x)  # autocast keeps this weight as bfloat16
+        one_step(trajectory)
+        found = trajectory.model(x)
+    assert found.item() == pytest.approx(-0.13, rel=2**-8)
+
+
+def make_partly_frozen() -> Trajectory:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    model[0].requires_grad_(False)
+    return Trajectory(model, SGD(model.parameters(), lr=0.1), None, [Star(period=3)])
+
+
+def test_what_is_unfrozen_later_goes_back_to_the_start_as_well() -> None:
+    trajectory = make_partly_frozen()
+    start = copy_weights(view_weights(trajectory.model))
+    advance(trajectory, 1)
+    trajectory.model[0].requires_grad_(True)
+    advance(trajectory, 1)
+    assert not torch.equal(trajectory.model[0].weight, start["0.weight"])
+    advance(trajectory, 1)
+    assert_same_weights(view_weights(trajectory.model), start)
+
+
+def test_what_was_frozen_and_moved_by_hand_goes_back_to_the_start_as_well() -> None:
+    trajectory = make_partly_frozen()
+    start = copy_weights(view_weights(trajectory.model))
+    advance(trajectory, 1)
+    with torch.no_grad():
+        trajectory.model[0].weight.add_(1.0)  # as a teacher that follows its student
+    advance(trajectory, 2)
+    assert_same_weights(view_weights(trajectory.model), start)
+
+
+@pytest.mark.parametrize("stop", [2, 3, 5])
+def test_a_run_that_is_resumed_after_unfreezing_is_bit_identical(stop: int, tmp_path: Path) -> None:
+    def start(iterations: int) -> Trajectory:
+        trajectory = make_partly_frozen()
+        advance(trajectory, 1)
+        trajectory.model[0].requires_grad_(True)
+        advance(trajectory, iterations - 1)
+        return trajectory
+
+    whole = start(6)
+    save_checkpoint(tmp_path / "state", start(stop).state_dict())
+    resumed = make_partly_frozen()
+    resumed.model[0].requires_grad_(True)
+    resumed.load_state_dict(load_checkpoint(tmp_path / "state"))
+    advance(resumed, 6 - stop)
+    assert_same_weights(view_weights(resumed.model), view_weights(whole.model))
+    members = [trajectory.collectors[0].members() for trajectory in (resumed, whole)]
+    for one, two in zip(*members, strict=True):
+        assert_same_weights(one, two)
 
 
 def test_the_start_point_is_that_of_the_first_update_not_of_the_construction() -> None:
@@ -439,3 +500,106 @@ def test_points_at_low_rates_or_without_a_cycle_cause_no_warning(
     schedule: Schedule, collector: Collector
 ) -> None:
     make_with(schedule, collector)
+
+
+# Groups that are added to the optimizer
+
+
+def rates(trajectory: Trajectory) -> list[float]:
+    return [float(group["lr"]) for group in trajectory.optimizer.param_groups]
+
+
+def add_group(trajectory: Trajectory, rate: float) -> None:
+    trajectory.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": rate})
+
+
+def test_a_group_that_is_added_later_follows_the_schedule_from_its_own_rate() -> None:
+    trajectory = make_with(LinearDecay(8, 0.8, 0.0))
+    one_step(trajectory)
+    before = rates(trajectory)[0]
+    add_group(trajectory, before / 4)
+    for _ in range(3):
+        one_step(trajectory)
+        first, second = rates(trajectory)
+        assert first == trajectory.schedule(trajectory.iteration)
+        assert second == pytest.approx(first / 4)
+
+
+def test_a_group_that_is_added_before_the_first_update_keeps_its_ratio_to_the_others() -> None:
+    model = nn.Linear(1, 1)
+    trajectory = Trajectory(model, SGD(model.parameters(), lr=0.1), Constant(5.0), [])
+    add_group(trajectory, 0.01)
+    one_step(trajectory)
+    assert rates(trajectory) == pytest.approx([5.0, 0.5])
+
+
+def test_a_group_that_is_added_where_the_schedule_is_at_zero_has_its_rates() -> None:
+    trajectory = make_with(Triangular(2, 0.0, 0.5))
+    one_step(trajectory)
+    one_step(trajectory)
+    assert rates(trajectory) == [0.0]
+    add_group(trajectory, 0.01)
+    one_step(trajectory)
+    assert rates(trajectory) == [0.5, 0.5]
+
+
+def test_a_scheduler_that_sets_old_groups_is_still_noticed_beside_a_new_one() -> None:
+    trajectory = make_with(Constant(0.4))
+    one_step(trajectory)
+    trajectory.optimizer.param_groups[0]["lr"] = 0.2
+    add_group(trajectory, 0.1)
+    with pytest.warns(UserWarning, match=r"were \[0.4\] at update 1 and are now \[0.2\]"):
+        trajectory.before_update()
+    assert rates(trajectory) == [0.4, 0.1]
+
+
+@pytest.mark.parametrize("updates", [0, 2])
+def test_a_run_with_a_group_that_was_added_is_resumed(updates: int) -> None:
+    def start() -> Trajectory:
+        return make_with(LinearDecay(8, 0.8, 0.0))
+
+    whole = start()
+    one_step(whole)
+    add_group(whole, 0.175)
+    for _ in range(updates):
+        one_step(whole)
+    resumed = start()
+    add_group(resumed, 0.0)
+    resumed.load_state_dict(whole.state_dict())
+    for _ in range(3):
+        one_step(whole)
+        one_step(resumed)
+        assert rates(resumed) == rates(whole)
+    assert rates(whole)[1] == pytest.approx(rates(whole)[0] / 4)
+
+
+class OwnRates(SGD):
+    """Chooses its rates itself, as Adafactor does with relative_step."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]):
+        super().__init__(parameters, lr=0.1)
+        self.param_groups[0]["lr"] = None
+
+    def step(self, closure: None = None) -> None:  # noqa: ARG002
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data.sub_(0.5)
+
+
+def test_an_optimizer_without_a_rate_is_followed_without_a_schedule_and_refused_with_one() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = OwnRates(list(model.parameters()))
+    trajectory = Trajectory(model, optimizer, None, [swa := SWA(1)])
+    one_step(trajectory)
+    one_step(trajectory)
+    assert swa.members()[0]["weight"].item() == pytest.approx((0 - 0.5 - 1.0) / 3)
+    with pytest.raises(ValueError, match="needs an optimizer with a learning rate, got None; pass schedule"):
+        Trajectory(model, optimizer, Constant(0.1), [])
+
+
+def test_ratios_that_a_scheduler_changed_are_of_no_interest_without_a_schedule() -> None:
+    model, optimizer = groups(0.1, 0.2)
+    scheduler = CosineAnnealingLR(optimizer, T_max=1)
+    optimizer.step()
+    scheduler.step()
+    Trajectory(model, optimizer, None, [])

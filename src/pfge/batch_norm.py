@@ -118,8 +118,13 @@ def _tracking_layers(module: nn.Module) -> dict[str, _BatchNorm]:
     return {
         canonical_name(name): layer
         for name, layer in module.named_modules()
-        if isinstance(layer, _BatchNorm) and layer.track_running_stats
+        if isinstance(layer, _BatchNorm) and _has_statistics(layer)
     }
+
+
+def _has_statistics(layer: _BatchNorm) -> bool:
+    statistics = (layer.running_mean, layer.running_var)  # which may have been removed
+    return layer.track_running_stats and all(tensor is not None for tensor in statistics)
 
 
 def _kept_layers(module: nn.Module, named: Collection[str], frozen: FrozenLayers) -> Collection[str]:
@@ -154,6 +159,9 @@ class _Moments:
                 f"BatchNorm needs two values or more for each channel, got an input of shape "
                 f"{list(args[0].shape)}; use batches of 2 examples or more"
             )
+        # The layer adds 0 times what it had, which is NaN if that is NaN or infinite.
+        cast(Tensor, self.layer.running_mean).zero_()
+        cast(Tensor, self.layer.running_var).fill_(1)
 
     def after_forward(self, layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:  # noqa: ARG002
         """Merge this batch, whose statistics the layer just wrote, as its momentum is 1."""

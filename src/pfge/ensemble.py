@@ -14,7 +14,15 @@ from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept
 from pfge.calibration import UNSCALED, CalibrateBy, Calibration, Temperatures, fit_pooling_weights
 from pfge.collectors.base import Collector
 from pfge.ensemble_module import EnsembleModule, Form
-from pfge.forward import arguments_of, call_model, move_batch, require_rereadable, run_model, targets_of
+from pfge.forward import (
+    arguments_of,
+    call_model,
+    move_batch,
+    require_order_of_targets,
+    require_rereadable,
+    run_model,
+    targets_of,
+)
 from pfge.frozen import shared_part
 from pfge.member_predictions import Predictor, predict_in_chunks, predict_in_turn
 from pfge.metrics.example_scores import ExampleScores
@@ -245,6 +253,7 @@ class Ensemble:
                 they lower the NLL on held-out parts of these examples (`fit_pooling_weights`); if not,
                 there is a warning, and all members count the same. They need one class for each example.
         """
+        require_order_of_targets(batches)
         sampled: dict[int, Tensor] = {}
         examples = 0
 
@@ -525,7 +534,9 @@ class Ensemble:
 
     def _module_with(self, index: int) -> nn.Module:
         if self._module is None:
-            self._module = self.build_model().to(self.device).eval().requires_grad_(False)
+            # Tensors made in inference mode could not be written to outside of it.
+            with torch.inference_mode(False):
+                self._module = self.build_model().to(self.device).eval().requires_grad_(False)
         if isinstance(self.members, PackedMembers):
             self.members.unpack_into(self._module, index)
         else:

@@ -5,7 +5,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from pfge.frozen import shared_part, without
+from pfge.frozen import is_narrow, shared_part, without
 from pfge.sharding import any_split, in_any_process, own_parts
 from pfge.weights import Weights, is_averaged
 
@@ -15,6 +15,16 @@ _SHORT = 8192  # the most entries of a tensor that is copied to be summed with o
 def find_non_finite(weights: Weights) -> str | None:
     """Return the name of the first tensor that holds NaN or infinity, or None."""
     return FiniteCheck(weights).find()
+
+
+def require_wide(weights: Weights) -> None:
+    """Refuse floating-point tensors of 8 bits, which cannot be added up, unless they are shared."""
+    for name, tensor in without(weights, shared_part(weights)).items():
+        if is_narrow(tensor):
+            raise ValueError(
+                f"floating-point tensors of 8 bits cannot be averaged, got {name}, which is {tensor.dtype}; "
+                "make it a parameter that is frozen and finite, or a buffer with persistent=False"
+            )
 
 
 class FiniteCheck:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from pfge.weights import unwrap
 
@@ -122,11 +122,29 @@ def require_rereadable(batches: Iterable[Any], times: int) -> None:
 
 def require_same_order(batches: Iterable[Any], times: int) -> None:
     """Refuse a loader that shuffles where batches are read more than once."""
-    if times > 1 and isinstance(batches, DataLoader) and isinstance(batches.sampler, RandomSampler):
+    if times > 1:
+        _refuse_shuffling(batches, "in the same order for each member")
+
+
+def require_order_of_targets(batches: Iterable[Any]) -> None:
+    """Refuse a loader that shuffles where the targets are given beside it."""
+    _refuse_shuffling(batches, "in the order of their targets")
+
+
+def _refuse_shuffling(batches: Iterable[Any], needed: str) -> None:
+    if isinstance(batches, DataLoader) and _shuffles(batches):
         raise ValueError(
-            "batches must come in the same order for each member, got a DataLoader that shuffles; "
-            "construct it with shuffle=False"
+            f"batches must come {needed}, got a DataLoader that shuffles; construct it with shuffle=False "
+            "and without a random sampler"
         )
+
+
+def _shuffles(loader: DataLoader[Any]) -> bool:
+    """Return whether a loader draws its order at random; it takes samplers of examples and of batches."""
+    outer = (loader.sampler, loader.batch_sampler)
+    inner = (getattr(sampler, "sampler", None) for sampler in outer)
+    random = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+    return any(isinstance(sampler, random) for sampler in (*outer, *inner))
 
 
 def targets_of(batch: Any) -> Tensor:

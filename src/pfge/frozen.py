@@ -45,6 +45,30 @@ def has_same_bits(first: Tensor, second: Tensor) -> bool:
     return first is second or torch.equal(_bytes_of(first), _bytes_of(second))
 
 
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether a tensor holds neither NaN nor infinity."""
+    # Floating-point types of 8 bits have no isfinite.
+    comparable = tensor.float() if is_narrow(tensor) else tensor
+    return bool(comparable.isfinite().all())
+
+
+def is_narrow(tensor: Tensor) -> bool:
+    """Return whether a tensor is of a floating-point type of 8 bits, which torch cannot add up."""
+    return tensor.is_floating_point() and tensor.element_size() == 1
+
+
+def share_narrow(state: Any) -> None:
+    """Mark the tensors of 8 bits in a state as shared again: of these, only frozen ones are collected."""
+    match state:
+        case Tensor() if is_narrow(state):
+            share(state)
+        case dict():
+            share_narrow(list(state.values()))
+        case list():
+            for part in state:
+                share_narrow(part)
+
+
 def share_equal(members: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
     """Return members in which a tensor that is the same in all of them is held once."""
     if len(members) < 2:
@@ -66,7 +90,7 @@ class FrozenParameters:
         frozen = [
             (name, parameter)
             for name, parameter in named
-            if not parameter.requires_grad and not is_split(parameter) and bool(parameter.isfinite().all())
+            if not parameter.requires_grad and not is_split(parameter) and is_finite(parameter)
         ]
         self._copies = {name: share(_copy_to_cpu(parameter)) for name, parameter in frozen}
         self._seen: dict[str, tuple[int, ...]] = {}

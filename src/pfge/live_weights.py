@@ -1,14 +1,17 @@
 """The live tensors of one model, looked at many times while it trains."""
 
+from collections.abc import Collection
 from itertools import chain
 from operator import is_
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pfge.finite import FiniteCheck
-from pfge.frozen import FrozenParameters, without
-from pfge.weights import Weights, buffer_names, named_tensors, unwrap
+from pfge.frozen import FrozenParameters, is_finite, without
+from pfge.sharding import is_split
+from pfge.weights import Weights, buffer_names, is_averaged, named_tensors, unwrap
 
 
 class LiveWeights:
@@ -20,19 +23,31 @@ class LiveWeights:
 
     Args:
         model: DDP, DataParallel and torch.compile wrappers are looked through.
+
+    Attributes:
+        unchecked: Names of buffers that may hold NaN or infinity, as the mask of an attention does.
     """
 
     def __init__(self, model: nn.Module):
         self._model = model
+        self.unchecked: frozenset[str] = frozenset()
         self._frozen: FrozenParameters | None = None
         self._copies: Weights = {}
         self._finite: FiniteCheck | None = None
         self._walk()
 
-    def freeze(self) -> None:
-        """Let `view` give one shared copy of each parameter that is frozen now, until it changes."""
+    def freeze(self, unchecked: Collection[str] | None = None) -> None:
+        """Let `view` give one shared copy of each parameter that is frozen now, until it changes.
+
+        Args:
+            unchecked: Names of buffers that may hold NaN or infinity; those that do so now if None.
+        """
         buffers = buffer_names(self._module)
         self._frozen = FrozenParameters((name, p) for name, p in self._named if name not in buffers)
+        if unchecked is None:
+            unchecked = [name for name, t in self._named if name in buffers and _is_infinite(t)]
+        self.unchecked = frozenset(unchecked)
+        self._finite = None
 
     def live(self) -> Weights:
         """Return the live tensors: writing to them changes the model."""
@@ -52,14 +67,18 @@ class LiveWeights:
         return weights | copies
 
     def find_non_finite(self) -> str | None:
-        """Return the name of the first tensor of the latest view that holds NaN or infinity, or None."""
+        """Return the name of the first tensor of the latest view that holds NaN or infinity, or None.
+
+        Buffers that did so at the start, which are never averaged, are left out.
+        """
         if self._finite is None:
-            self._finite = FiniteCheck(without(self._detached, self._copies))
+            self._finite = FiniteCheck(without(self._detached, self._copies.keys() | self.unchecked))
         return self._finite.find()
 
     def _walk(self) -> None:
         self._module = unwrap(self._model)
         self._named = [(name, tensor) for name, tensor, _ in named_tensors(self._module)]
+        _require_dense(self._named)
         tables: list[dict[str, Any]] = [
             table
             for module in self._module.modules()
@@ -94,3 +113,18 @@ class LiveWeights:
 
     def _list_addresses(self) -> list[int]:
         return [tensor.data_ptr() for _, tensor in self._named]
+
+
+def _is_infinite(tensor: Tensor) -> bool:
+    # What is split would have to be looked at by all processes.
+    return is_averaged(tensor) and not is_split(tensor) and not is_finite(tensor)
+
+
+def _require_dense(named: list[tuple[str, Tensor]]) -> None:
+    """Refuse sparse tensors, which have no memory that could be copied or averaged in place."""
+    for name, tensor in named:
+        if type(tensor) in (Tensor, nn.Parameter) and tensor.layout != torch.strided:
+            raise ValueError(
+                f"a trajectory takes dense tensors only, got {name}, which is {tensor.layout}; register it "
+                "as a buffer with persistent=False"
+            )

@@ -17,8 +17,9 @@ from pfge.collectors.fge import FGE
 from pfge.collectors.pfge import PFGE
 from pfge.collectors.swa import SWA
 from pfge.collectors.swag import SWAG
+from pfge.finite import require_wide
 from pfge.forward import repeat_batches
-from pfge.frozen import shared_part, without
+from pfge.frozen import share_narrow, without
 from pfge.live_weights import LiveWeights
 from pfge.schedules import CosineRestarts, Schedule, Triangular
 from pfge.sharding import keep_parts_only, require_known_split
@@ -55,7 +56,8 @@ class Trajectory:
             averaged in parts, and its members are put together when they are stored or asked for, so that
             all processes must ask for them.
         optimizer: Any torch optimizer. Its groups keep the ratios of their rates, or of their initial rates
-            if a torch scheduler has changed them; the schedule gives the largest.
+            if a torch scheduler has changed them; the schedule gives the largest. A group that is added later
+            keeps the ratio of its rate to the schedule's.
         schedule: The learning rate for each iteration, or None to leave the rates alone.
         collectors: What watches the weights; at most one collector may steer.
         overrides_scheduler: Whether a scheduler in the loop is meant to be overridden. Otherwise a rate that
@@ -102,7 +104,7 @@ class Trajectory:
         self.schedule = schedule
         self.collectors = tuple(collectors)
         self.iteration = 0
-        self._rate_ratios = _rate_ratios(optimizer)
+        self._rate_ratios = _ratios_at_start(optimizer, schedule)
         self._warn_of_high_rates()
         self._live = LiveWeights(model)
         self._begun = False
@@ -119,17 +121,21 @@ class Trajectory:
     def before_update(self) -> None:
         """Set the learning rate of the coming iteration."""
         require_own_weights(self.model)
+        if self.schedule is not None:
+            self._warn_of_other_rates()
+            self._add_ratios(self.schedule)
         if not self._begun:
             keep_parts_only(self.model)
             self._live.freeze()
             weights, buffers = self._live.view(), buffer_names(self.model)
+            if self.collectors:
+                require_wide(weights)
             frozen = frozen_batch_norm(self.model)
             for collector in self.collectors:
                 collector.frozen_batch_norm = frozen
                 collector.begin(weights, buffers)
             self._begun = True
         if self.schedule is not None:
-            self._warn_of_other_rates()
             self._set_rate(self.schedule(self.iteration + 1))
         self._stepped = False
 
@@ -150,7 +156,7 @@ class Trajectory:
         # All look at the path as it was before any of them bends it.
         for restart in [collector.take(self.iteration, weights) for collector in due]:
             if restart is not None:
-                self._restart(restart)
+                self._restart(restart, weights)
 
     def state_dict(self, *, training: bool = True) -> dict[str, Any]:
         """Return all that resuming needs: weights, optimizer, iteration, collectors; live tensors.
@@ -171,6 +177,8 @@ class Trajectory:
         }
         if frozen := sorted({name for c in self.collectors for name in c.frozen_batch_norm}):
             state["frozen_batch_norm"] = frozen
+        if self._live.unchecked:
+            state["non_finite_buffers"] = sorted(self._live.unchecked)
         if training:
             state |= {"weights": view_weights(self.model), "optimizer": self.optimizer.state_dict()}
         return state
@@ -196,9 +204,11 @@ class Trajectory:
         self._stepped = False
         self._rates_set = None
         if self._begun:
-            self._live.freeze()
+            # Those of the start: what became infinite since then must still be found.
+            self._live.freeze(unchecked=state.get("non_finite_buffers", ()))
             for collector, (_, collected) in zip(self.collectors, state["collectors"], strict=True):
                 collector.frozen_batch_norm = frozenset(state.get("frozen_batch_norm", ()))
+                share_narrow(collected)
                 collector.load_state_dict(collected)
 
     def _load_training(self, weights: Weights, optimizer: dict[str, Any]) -> None:
@@ -209,13 +219,26 @@ class Trajectory:
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     kept[key] = in_memory_order_of(parameter, value)
 
-    def _restart(self, restart: Restart) -> None:
+    def _restart(self, restart: Restart, seen: Weights) -> None:
         weights, live = restart.weights, self._live.live()
-        frozen = shared_part(weights).keys() & live.keys()  # the model has these already
+        # The model has these already. A shared copy is in the view only while the parameter is as it was.
+        frozen = {name for name in live if weights.get(name) is seen[name]}
         copy_into(without(live, frozen), without(weights, frozen))
         if restart.clear_momentum:
             for parameter in self.model.parameters():
                 self.optimizer.state.pop(parameter, None)
+
+    def _add_ratios(self, schedule: Schedule) -> None:
+        """Note the ratios of groups that were added to the optimizer since the last update."""
+        known, groups = len(self._rate_ratios), self.optimizer.param_groups
+        if len(groups) <= known:
+            return
+        if not self._begun or not known:  # the rates are still the optimizer's own
+            self._rate_ratios = _ratios_at_start(self.optimizer, schedule)
+            return
+        rate = schedule(max(self.iteration, 1))
+        new = [float(group["lr"]) / rate if rate else 1.0 for group in groups[known:]]
+        self._rate_ratios = [*self._rate_ratios, *new]
 
     def _set_rate(self, rate: float) -> None:
         for group, ratio in zip(self.optimizer.param_groups, self._rate_ratios, strict=True):
@@ -226,8 +249,12 @@ class Trajectory:
         self._rates_set = self._plain_rates()
 
     def _plain_rates(self) -> list[float]:
-        """Return the rates that are numbers; to read one from a device would wait for the device."""
-        return [group["lr"] for group in self.optimizer.param_groups if not isinstance(group["lr"], Tensor)]
+        """Return the rates that are numbers; to read one from a device would wait for the device.
+
+        Those of groups that were added since the last update are left out.
+        """
+        groups = self.optimizer.param_groups[: len(self._rate_ratios)]
+        return [group["lr"] for group in groups if not isinstance(group["lr"], Tensor)]
 
     def _warn_of_high_rates(self) -> None:
         # Weights follow the rate only within several iterations: in a shorter cycle any place is as good.
@@ -332,13 +359,24 @@ def follow(
             on_update(trajectory.iteration, value.detach())
 
 
-def _rate_ratios(optimizer: Optimizer) -> list[float]:
+def _ratios_at_start(optimizer: Optimizer, schedule: Schedule | None) -> list[float]:
+    if any(group.get("lr") is None for group in optimizer.param_groups):  # it chooses its rates itself
+        if schedule is None:
+            return []
+        raise ValueError(
+            "a schedule needs an optimizer with a learning rate, got None; pass schedule=None to let the "
+            "optimizer choose its rates"
+        )
+    return _rate_ratios(optimizer, warn=schedule is not None)
+
+
+def _rate_ratios(optimizer: Optimizer, *, warn: bool) -> list[float]:
     now = _ratios([float(group["lr"]) for group in optimizer.param_groups])
     if not all("initial_lr" in group for group in optimizer.param_groups):
         return now
     # A scheduler may have brought all groups to one rate, such as 0.
     first = _ratios([float(group["initial_lr"]) for group in optimizer.param_groups])
-    if any(abs(a - b) > 1e-6 for a, b in zip(now, first, strict=True)):
+    if warn and any(abs(a - b) > 1e-6 for a, b in zip(now, first, strict=True)):
         warnings.warn(
             f"the rates of the parameter groups have the ratios {now}, and had {first} before a scheduler "
             "changed them; the latter are used; remove initial_lr from the groups to use the former",

@@ -163,6 +163,7 @@ def copy_into(live: Weights, weights: Weights) -> None:
         weights = own_parts({name: split_like(tensor, weights[name]) for name, tensor in live.items()})
         live = own_parts(live)
     copy_each(list(live.values()), [weights[name] for name in live])
+    torch.clear_autocast_cache()  # it has casts of the weights before, and does not see the change
 
 
 def copy_each(targets: list[Tensor], sources: list[Tensor]) -> None:

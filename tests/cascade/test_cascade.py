@@ -1,3 +1,4 @@
+from collections import UserDict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -5,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from pfge import Cascade, Ensemble, StorageError, fit_cascade
 from pfge.calibration import Temperatures
@@ -123,6 +125,8 @@ def test_batches_may_be_pairs_and_dicts_and_an_iterator(ensemble: Ensemble) -> N
     torch.testing.assert_close(pairs.probabilities, expected)
     named = cascade.predict_batches(ensemble, [{"input": x} for x in BATCHES])
     torch.testing.assert_close(named.probabilities, expected)
+    other = cascade.predict_batches(ensemble, [UserDict(input=x) for x in BATCHES])  # as of transformers
+    torch.testing.assert_close(other.probabilities, expected)
 
 
 def test_a_compressed_ensemble_cascades_too(ensemble: Ensemble) -> None:
@@ -216,6 +220,13 @@ def test_the_fit_is_at_the_ensembles_temperature() -> None:
     whole = negative_log_likelihood(hot.predict(examples), classes)
     found = increase.predict(hot, examples).probabilities
     assert negative_log_likelihood(found, classes) <= whole + 0.01
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_fit_to_data_in_random_order_is_refused(count: int) -> None:
+    loader = DataLoader(X, batch_size=30, shuffle=True)
+    with pytest.raises(ValueError, match="in the order of their targets, got a DataLoader that shuffles"):
+        fit_cascade(Ensemble(make_members(count), make_mlp), loader, Y, max_accuracy_loss=0.0)
 
 
 def test_a_fit_needs_a_loss(ensemble: Ensemble) -> None:

@@ -188,3 +188,23 @@ def test_stopping_in_mid_period_says_what_is_in_no_member() -> None:
 def test_stopping_at_the_end_of_a_period_causes_no_warning() -> None:
     train(make_mlp(), [collector := PFGE(2, 6)], 12)
     assert len(Ensemble.from_collector(collector, make_mlp)) == 2
+
+
+def test_inside_of_autocast_each_pass_is_of_the_weights_that_the_model_has() -> None:
+    model = in_mid_period(collector := SWA(2)).model.eval()
+    x = make_batch(1)[0]
+
+    def expected() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+            return model(x)
+
+    with torch.no_grad():
+        own = expected()
+        with collector.applied(model):
+            applied = expected()
+        with torch.autocast("cpu", torch.bfloat16):
+            model(x)  # autocast keeps these weights as bfloat16
+            with collector.applied(model):
+                assert torch.equal(model(x), applied)
+            assert torch.equal(model(x), own)
+    assert not torch.equal(own, applied)

@@ -1,8 +1,10 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
-from pfge import SWAG, Weights
+from pfge import SWAG, Weights, load_checkpoint, save_checkpoint
 
 
 def points(count: int, seed: int = 0) -> list[Weights]:
@@ -91,3 +93,20 @@ def test_nonsense_is_refused() -> None:
         SWAG(1, rank=-1)
     with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
         SWAG(1, samples=0)
+
+
+def test_complex_weights_are_sampled_as_their_real_and_imaginary_parts(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randn(3, 2, 2, generator=generator) for _ in range(5)]
+    real = fit(SWAG(1, rank=3, samples=2), [{"w": part} for part in parts])
+    seen = [{"w": torch.view_as_complex(part)} for part in parts]
+    imaginary = fit(SWAG(1, rank=3, samples=2), seen)
+    save_checkpoint(tmp_path / "state", imaginary.state_dict())
+    resumed = SWAG(1, rank=3, samples=2)
+    resumed.load_state_dict(load_checkpoint(tmp_path / "state"))
+    for one, two, again in zip(real.members(), imaginary.members(), resumed.members(), strict=True):
+        assert two["w"].dtype == torch.complex64
+        torch.testing.assert_close(torch.view_as_real(two["w"]), one["w"])
+        assert torch.equal(two["w"], again["w"])
+    spread = torch.view_as_real(torch.stack([weights["w"] for weights in seen])).var(0, correction=0)
+    torch.testing.assert_close(imaginary.state_dict()["squares"]["w"] / 5, spread)

@@ -1,6 +1,6 @@
 """Members that answer one after another, until an example is sure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -235,7 +235,7 @@ def _select(batch: Any, chosen: Tensor) -> Any:
     match batch:
         case Tensor():
             return batch[chosen.to(batch.device)]
-        case dict():
+        case Mapping():  # those of transformers are no dicts
             return {name: _select(value, chosen) for name, value in batch.items()}
         case tuple() | list():
             return [_select(value, chosen) for value in batch]

@@ -11,6 +11,7 @@ from torch import Tensor
 from pfge.calibration import UNSCALED, Temperatures
 from pfge.cascade.cascade import NEVER, RULES, Cascade
 from pfge.ensemble import Ensemble
+from pfge.forward import require_order_of_targets
 from pfge.metrics.functional import negative_log_likelihood
 from pfge.metrics.scores import Scores, score_examples
 from pfge.tasks import Classification
@@ -64,6 +65,7 @@ def fit_cascade(
     """
     require_classification(ensemble.task, "a cascade")
     require_a_loss(max_accuracy_loss, max_nll_increase)  # before any prediction
+    require_order_of_targets(batches)
     answers = []
     for member in ensemble.predict_each(batches):
         require_one_class(member, "a cascade")

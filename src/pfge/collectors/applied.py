@@ -49,6 +49,7 @@ def apply_weights(
     finally:
         keep_parts_only(module)
         _restore(tensors, before)
+        torch.clear_autocast_cache()  # as in load_weights
         for table, entries in buffers:  # some modules replace a buffer instead of writing to it
             table.update(entries)
         _holding.discard(module)

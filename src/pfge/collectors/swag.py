@@ -27,7 +27,8 @@ class SWAG(Collector):
 
     where v is the variance of the points and the k columns of D are the deviations w_i - m_i of the last
     k = min(n, rank) points. It holds rank + 2 copies of the weights, the deviations in main memory. Buffers
-    are not random: they have the latest value.
+    are not random: they have the latest value. Of complex weights, the real and the imaginary part are two
+    weights.
 
     Args:
         cycle: Iterations between two points.
@@ -96,7 +97,7 @@ class SWAG(Collector):
         frozen = shared_part(weights).keys()
         fixed = mean.copied | frozen | self._squares.keys()
         random = {name: tensor for name, tensor in without(weights, fixed).items() if is_averaged(tensor)}
-        self._squares |= {name: tensor.zero_() for name, tensor in accumulator(random).items()}
+        self._squares |= {name: _as_real(tensor).zero_() for name, tensor in accumulator(random).items()}
 
     @torch.no_grad()
     def take(self, iteration: int, weights: Weights) -> None:  # noqa: ARG002
@@ -106,7 +107,7 @@ class SWAG(Collector):
         self._mean.add(weights)
         self._start_squares(self._mean, weights)
         count, mean = self._mean.count, self._mean.wide()
-        deviation = {name: weights[name] - mean[name] for name in self._squares}
+        deviation = {name: _as_real(weights[name] - mean[name]) for name in self._squares}
         for name, tensor in deviation.items():
             # Welford's product of the deviations from the old and the new mean, by the new one alone.
             growth = count / (count - 1) if count > 1 else 0.0
@@ -151,6 +152,7 @@ class SWAG(Collector):
                 for weight, deviation in zip(shared, self._deviations, strict=True):
                     if name in deviation:  # it is not in those of points at which it was frozen
                         noise += weight / (columns - 1) ** 0.5 * deviation[name]
+            noise = torch.view_as_complex(noise.contiguous()) if sample[name].is_complex() else noise
             sample[name] = (whole(mean[name]).cpu() + self.scale**0.5 * noise).to(sample[name].dtype)
         return sample
 
@@ -175,6 +177,11 @@ class SWAG(Collector):
         # Manifests and checkpoints name it only where it is not the usual one.
         names += ["var_clamp"] if self.var_clamp != USUAL_VAR_CLAMP else []
         return constructor_call(self, names)
+
+
+def _as_real(tensor: Tensor) -> Tensor:
+    """Return a complex tensor with its parts in one more dimension, and others as they are."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _normal(shape: tuple[int, ...], key: str) -> Tensor:

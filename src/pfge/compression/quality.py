@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pfge.ensemble import Ensemble
-from pfge.forward import targets_of
+from pfge.forward import require_same_order, targets_of
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Judge:
     """
 
     def __init__(self, original: Ensemble, batches: Iterable[Any], *, with_targets: bool):
+        require_same_order(batches, times=2)
         self._task = original.task
         self.batches = batches
         self._targets = torch.cat([targets_of(batch).cpu() for batch in batches]) if with_targets else None

@@ -139,9 +139,9 @@ def load_adapters(
         return base | {names[key]: tensor for key, tensor in adapter.items()}
 
     own = view_weights(model)
-    nbytes = len(entries) * count_bytes({name: own[name] for name in names.values()})
+    adapter_bytes = count_bytes({name: own[name] for name in names.values()})
     return Ensemble(
-        LazyMembers(len(entries), read, nbytes=nbytes),
+        LazyMembers(len(entries), read, nbytes=lambda count: count * adapter_bytes),
         lambda: model,
         task=task,
         method=manifest.get("method"),
