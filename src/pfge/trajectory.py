@@ -158,6 +158,11 @@ class Trajectory:
             if restart is not None:
                 self._restart(restart, weights)
 
+    @property
+    def non_finite_buffers(self) -> frozenset[str]:
+        """Names of buffers that held NaN or infinity at the start, as masks do, and so may do so later."""
+        return self._live.unchecked
+
     def state_dict(self, *, training: bool = True) -> dict[str, Any]:
         """Return all that resuming needs: weights, optimizer, iteration, collectors; live tensors.
 
@@ -177,8 +182,8 @@ class Trajectory:
         }
         if frozen := sorted({name for c in self.collectors for name in c.frozen_batch_norm}):
             state["frozen_batch_norm"] = frozen
-        if self._live.unchecked:
-            state["non_finite_buffers"] = sorted(self._live.unchecked)
+        if self.non_finite_buffers:
+            state["non_finite_buffers"] = sorted(self.non_finite_buffers)
         if training:
             state |= {"weights": view_weights(self.model), "optimizer": self.optimizer.state_dict()}
         return state

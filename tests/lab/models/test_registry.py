@@ -173,3 +173,13 @@ def test_other_packages_are_imported_only_when_asked_for() -> None:
     program = "import sys, pfge.lab.models; print({'torchvision', 'timm'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout == "set()\n"
+
+
+def make_broken(classes: int) -> nn.Module:
+    raise KeyError(f"no head of {classes} classes")
+
+
+def test_a_function_that_fails_is_named_with_its_error() -> None:
+    message = f"model '{__name__}:make_broken' cannot be built: KeyError: 'no head of 3 classes'; correct its"
+    with pytest.raises(ValueError, match=message):
+        build_model(f"{__name__}:make_broken", classes=3)

@@ -272,3 +272,15 @@ def test_weights_that_are_not_finite_leave_the_checkpoint_before_and_no_w0(tmp_p
     kept = load_checkpoint(tmp_path / "seed-1" / "pretrain.checkpoint")
     assert kept["iteration"] >= 1
     assert all(tensor.isfinite().all() for tensor in kept["weights"].values())
+
+
+def make_masked(classes: int) -> nn.Module:
+    """Return a model with a constant mask, as those of attention have."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    model.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+    return model
+
+
+def test_a_mask_of_infinities_is_no_reason_to_stop(tmp_path: Path) -> None:
+    rows = run(tiny(f"model.name={__name__}:make_masked", "ensemble.methods=['PFGE']"), tmp_path)
+    assert [row["method"] for row in rows] == ["w0", "PFGE"]

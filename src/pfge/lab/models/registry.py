@@ -91,7 +91,13 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
         raise ValueError(
             f"model {name!r} cannot be built: {error}; its parameters are {signature}"
         ) from error
-    model = build(**taken, **options)
+    try:
+        model = build(**taken, **options)
+    except Exception as error:  # it may be the user's code
+        reason = next(iter(str(error).splitlines()), "")
+        raise ValueError(
+            f"model {name!r} cannot be built: {type(error).__name__}: {reason}; correct its code or options"
+        ) from error
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"{name} must return a torch.nn.Module, got {type(model).__name__}; return the model"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pfge.finite import find_non_finite
 from pfge.forward import call_model
+from pfge.frozen import without
 from pfge.lab.data import Batch, TrainingSource
 from pfge.lab.data.seeding import derive_seed, seed_torch
 from pfge.lab.session import Session
@@ -87,7 +88,8 @@ def train_resumable(
 
     def save() -> None:
         nonlocal last_saved
-        if (tensor := find_non_finite(view_weights(trajectory.model))) is not None:
+        checked = without(view_weights(trajectory.model), trajectory.non_finite_buffers)
+        if (tensor := find_non_finite(checked)) is not None:
             # Written, it would replace the only checkpoint from which training can continue.
             raise ValueError(
                 f"{name}: {tensor} holds NaN or infinity at iteration {trajectory.iteration}, so no "
