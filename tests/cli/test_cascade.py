@@ -128,3 +128,13 @@ def test_a_mistake_is_told_in_one_line(
     out = tmp_path / "cascade.json"
     assert expected in refused(capsys, ["cascade", str(pfge), "--out", str(out), *arguments])
     assert not out.exists()
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_prediction(
+    pfge: Path,  # noqa: F811
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pfge.cli.cascade.open_session_of", None)  # cannot be called
+    message = refused(capsys, ["cascade", str(pfge), "--out", "missing/x.json"])
+    assert message.startswith("--out must be a file in a folder that exists, got missing/x.json; make the")

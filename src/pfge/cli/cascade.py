@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of, written_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
         "max_nll_increase": options.max_nll_increase,
     }
     require_a_loss(**losses)  # before any prediction
+    out = written_file(options, "cascade.json")
     session = open_session_of(options)
     session.require_one_class("a cascade")
     validation, test = session.validation_for("fitting a cascade"), session.splits.test
@@ -61,7 +62,6 @@ def run(options: argparse.Namespace) -> int:
     answers, _ = _predict(session, ensemble, validation, "validation data")
     fitted = fit_to_answers(answers, validation.labels.cpu(), ensemble.temperatures, **losses)
     cascade = replace(fitted, members=ensemble.digest)
-    out = options.out or options.ensemble / "cascade.json"
     session.engine.first_does(lambda: cascade.save(out))
     answers, seconds = _predict(session, ensemble, test, "test data")
     if session.engine.is_first:

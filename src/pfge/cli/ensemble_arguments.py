@@ -23,6 +23,20 @@ def add_ensemble_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust_argument(parser)
 
 
+def written_file(options: argparse.Namespace, name: str) -> Path:
+    """Return the file that a command writes: --out, or one of that name in the ensemble's folder.
+
+    Raises:
+        ValueError: --out cannot be written, which is said before the long work starts.
+    """
+    out: Path = options.out or options.ensemble / name
+    if options.out and (out.is_dir() or not out.parent.is_dir()):
+        raise ValueError(
+            f"--out must be a file in a folder that exists, got {out}; make the folder, or give another file"
+        )
+    return out
+
+
 def is_in_run(ensemble: Path) -> bool:
     """Return whether an ensemble is in a run folder, whose config has its data and model."""
     from pfge.lab.run.folder import RunFolder

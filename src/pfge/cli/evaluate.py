@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of, written_file
 
 if TYPE_CHECKING:
     from pfge.calibration import Temperatures
@@ -59,9 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.storage.files import write_json
 
     folder: Path = options.ensemble
-    out: Path = options.out or folder / "evaluation.json"
-    if options.out:
-        _require_place_for(out)
+    out = written_file(options, "evaluation.json")
     session = open_session_of(options)
     engine = session.engine
     ensemble = session.load_ensemble(folder)
@@ -87,14 +85,6 @@ def run(options: argparse.Namespace) -> int:
         write_json(out, found.to_json())
         print_evaluation(found, out)
     return 0
-
-
-def _require_place_for(out: Path) -> None:
-    """Raise a ValueError unless a file can be written there, before the long work starts."""
-    if out.is_dir() or not out.parent.is_dir():
-        raise ValueError(
-            f"--out must be a file in a folder that exists, got {out}; make the folder, or give another file"
-        )
 
 
 def _in_words(temperatures: "Temperatures") -> str:
