@@ -18,7 +18,7 @@ from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, base_of
 from pfge.reports.tables.paper import paper_accuracies
 from studies.rates import RATES, chosen_rate, member_counts, methods_of, rate_folder, values
-from studies.records import Part, machines, missing_part, record_parts
+from studies.records import Part, begun_part, machines, missing_part, record_parts
 from studies.tables import (
     QUALITY_HEADS,
     differences,
@@ -61,7 +61,8 @@ class Study:
 
     def run(self, parts: Iterable[Part], overrides: Sequence[str] = ()) -> None:
         """Run what is not recorded of comparisons."""
-        missing = [found for part in parts if (found := missing_part(part, self.recorded))]
+        left = [found for part in parts if (found := missing_part(part, self.recorded))]
+        missing = [begun_part(part, self.out) for part in left]
         experiments = []
         for part in missing:
             settings = (
@@ -180,7 +181,7 @@ def _environment(recorded: Path) -> str:
         for found in machines(recorded)
     )
     return (
-        f"`python -m studies.cifar10`, one thread for each of two processes; {made_on}. No run was left out. "
+        f"`python -m studies.cifar10`, one thread for each process; {made_on}. No run was left out. "
         f"Runs in the whole plan: {len(RATES)} for the rates, {len(REPORTED)} reported and 1 of three times "
         "the iterations, for each method."
     )

@@ -5,6 +5,7 @@ stage and rate there is a folder with the rows of all its runs, without those of
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,11 +42,23 @@ class Part:
         return out / f"{self.stage}-{self.rate:g}-seed-{self.seed}-{'-'.join(self.methods)}"
 
 
+_NAME = re.compile(r"(?P<stage>[a-z]+)-(?P<rate>[\d.]+)-seed-(?P<seed>\d+)-(?P<methods>[\w-]+)")
+
+
 def parts_in(out: Path) -> Iterator[tuple[Part, Path]]:
     """Yield the parts that were begun in a folder, and where each is."""
     for folder in sorted(path.parent for path in out.glob("*/config.toml")):
-        stage, rate, _, seed, *methods = folder.name.split("-")
-        yield Part(stage, float(rate), int(seed), tuple(methods)), folder
+        if found := _NAME.fullmatch(folder.name):
+            methods = tuple(found["methods"].split("-"))
+            yield Part(found["stage"], float(found["rate"]), int(found["seed"]), methods), folder
+
+
+def begun_part(part: Part, out: Path) -> Part:
+    """Return a part that was begun and has all methods of another one, or else that one."""
+    for begun, _ in parts_in(out):
+        if replace(begun, methods=part.methods) == part and {*begun.methods} >= {*part.methods}:
+            return begun
+    return part
 
 
 def missing_part(part: Part, recorded: Path) -> Part | None:

@@ -459,9 +459,9 @@ def test_steps_that_are_skipped_after_a_first_one_are_no_error() -> None:
     assert trajectory.iteration == 1
 
 
-def make_with(schedule: Schedule, *collectors: Collector) -> Trajectory:
+def make_with(schedule: Schedule, *collectors: Collector, rate: float = 0.001) -> Trajectory:
     model = nn.Linear(1, 1)
-    return Trajectory(model, SGD(model.parameters()), schedule, collectors)
+    return Trajectory(model, SGD(model.parameters(), lr=rate), schedule, collectors)
 
 
 def test_points_that_are_taken_at_high_rates_cause_a_warning_with_the_rates() -> None:
@@ -513,11 +513,12 @@ def add_group(trajectory: Trajectory, rate: float) -> None:
     trajectory.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": rate})
 
 
-def test_a_group_that_is_added_later_follows_the_schedule_from_its_own_rate() -> None:
-    trajectory = make_with(LinearDecay(8, 0.8, 0.0))
-    one_step(trajectory)
-    before = rates(trajectory)[0]
-    add_group(trajectory, before / 4)
+@pytest.mark.parametrize("updates", [1, 3, 5])
+def test_a_group_that_is_added_later_has_its_ratio_to_the_first_rate(updates: int) -> None:
+    trajectory = make_with(LinearDecay(10, 0.8, 0.0), rate=0.4)
+    for _ in range(updates):
+        one_step(trajectory)
+    add_group(trajectory, 0.1)
     for _ in range(3):
         one_step(trajectory)
         first, second = rates(trajectory)
@@ -533,18 +534,27 @@ def test_a_group_that_is_added_before_the_first_update_keeps_its_ratio_to_the_ot
     assert rates(trajectory) == pytest.approx([5.0, 0.5])
 
 
-def test_a_group_that_is_added_where_the_schedule_is_at_zero_has_its_rates() -> None:
-    trajectory = make_with(Triangular(2, 0.0, 0.5))
+@pytest.mark.parametrize("low", [0.0, 0.001])
+def test_a_group_without_a_rate_of_its_own_has_that_of_the_schedule(low: float) -> None:
+    trajectory = make_with(Triangular(2, low, 0.5), rate=0.1)
     one_step(trajectory)
     one_step(trajectory)
-    assert rates(trajectory) == [0.0]
-    add_group(trajectory, 0.01)
+    assert rates(trajectory) == [low]  # a ratio to this would be 100 or more
+    trajectory.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
     one_step(trajectory)
     assert rates(trajectory) == [0.5, 0.5]
 
 
+def test_a_group_that_is_added_never_has_more_than_the_schedule() -> None:
+    trajectory = make_with(Constant(0.4), rate=0.1)
+    one_step(trajectory)
+    add_group(trajectory, 3.0)
+    one_step(trajectory)
+    assert rates(trajectory) == [0.4, 0.4]
+
+
 def test_a_scheduler_that_sets_old_groups_is_still_noticed_beside_a_new_one() -> None:
-    trajectory = make_with(Constant(0.4))
+    trajectory = make_with(Constant(0.4), rate=0.4)
     one_step(trajectory)
     trajectory.optimizer.param_groups[0]["lr"] = 0.2
     add_group(trajectory, 0.1)
@@ -556,7 +566,7 @@ def test_a_scheduler_that_sets_old_groups_is_still_noticed_beside_a_new_one() ->
 @pytest.mark.parametrize("updates", [0, 2])
 def test_a_run_with_a_group_that_was_added_is_resumed(updates: int) -> None:
     def start() -> Trajectory:
-        return make_with(LinearDecay(8, 0.8, 0.0))
+        return make_with(LinearDecay(8, 0.8, 0.0), rate=0.7)
 
     whole = start()
     one_step(whole)

@@ -57,7 +57,7 @@ class Trajectory:
             all processes must ask for them.
         optimizer: Any torch optimizer. Its groups keep the ratios of their rates, or of their initial rates
             if a torch scheduler has changed them; the schedule gives the largest. A group that is added later
-            keeps the ratio of its rate to the schedule's.
+            has the ratio of its rate to the largest of the first ones, but at most 1.
         schedule: The learning rate for each iteration, or None to leave the rates alone.
         collectors: What watches the weights; at most one collector may steer.
         overrides_scheduler: Whether a scheduler in the loop is meant to be overridden. Otherwise a rate that
@@ -104,7 +104,8 @@ class Trajectory:
         self.schedule = schedule
         self.collectors = tuple(collectors)
         self.iteration = 0
-        self._rate_ratios = _ratios_at_start(optimizer, schedule)
+        self._first_rates = _rates_at_start(optimizer, schedule)
+        self._rate_ratios = _ratios(self._first_rates)
         self._warn_of_high_rates()
         self._live = LiveWeights(model)
         self._begun = False
@@ -239,10 +240,12 @@ class Trajectory:
         if len(groups) <= known:
             return
         if not self._begun or not known:  # the rates are still the optimizer's own
-            self._rate_ratios = _ratios_at_start(self.optimizer, schedule)
+            self._first_rates = _rates_at_start(self.optimizer, schedule)
+            self._rate_ratios = _ratios(self._first_rates)
             return
-        rate = schedule(max(self.iteration, 1))
-        new = [float(group["lr"]) / rate if rate else 1.0 for group in groups[known:]]
+        # Not to the rate of now: the same line of code would mean another ratio in each part of a cycle.
+        largest = max(self._first_rates)
+        new = [min(float(group["lr"]) / largest, 1.0) if largest else 1.0 for group in groups[known:]]
         self._rate_ratios = [*self._rate_ratios, *new]
 
     def _set_rate(self, rate: float) -> None:
@@ -364,7 +367,8 @@ def follow(
             on_update(trajectory.iteration, value.detach())
 
 
-def _ratios_at_start(optimizer: Optimizer, schedule: Schedule | None) -> list[float]:
+def _rates_at_start(optimizer: Optimizer, schedule: Schedule | None) -> list[float]:
+    """Return the rate of each group, before a torch scheduler changed it if one did."""
     if any(group.get("lr") is None for group in optimizer.param_groups):  # it chooses its rates itself
         if schedule is None:
             return []
@@ -372,26 +376,27 @@ def _ratios_at_start(optimizer: Optimizer, schedule: Schedule | None) -> list[fl
             "a schedule needs an optimizer with a learning rate, got None; pass schedule=None to let the "
             "optimizer choose its rates"
         )
-    return _rate_ratios(optimizer, warn=schedule is not None)
-
-
-def _rate_ratios(optimizer: Optimizer, *, warn: bool) -> list[float]:
-    now = _ratios([float(group["lr"]) for group in optimizer.param_groups])
+    now = [float(group["lr"]) for group in optimizer.param_groups]
     if not all("initial_lr" in group for group in optimizer.param_groups):
         return now
     # A scheduler may have brought all groups to one rate, such as 0.
-    first = _ratios([float(group["initial_lr"]) for group in optimizer.param_groups])
-    if warn and any(abs(a - b) > 1e-6 for a, b in zip(now, first, strict=True)):
-        warnings.warn(
-            f"the rates of the parameter groups have the ratios {now}, and had {first} before a scheduler "
-            "changed them; the latter are used; remove initial_lr from the groups to use the former",
-            stacklevel=4,
-        )
+    first = [float(group["initial_lr"]) for group in optimizer.param_groups]
+    if schedule is not None:
+        _warn_of_other_ratios(_ratios(now), _ratios(first))
     return first
 
 
+def _warn_of_other_ratios(now: list[float], first: list[float]) -> None:
+    if any(abs(a - b) > 1e-6 for a, b in zip(now, first, strict=True)):
+        warnings.warn(
+            f"the rates of the parameter groups have the ratios {now}, and had {first} before a scheduler "
+            "changed them; the latter are used; remove initial_lr from the groups to use the former",
+            stacklevel=5,
+        )
+
+
 def _ratios(rates: Sequence[float]) -> list[float]:
-    largest = max(rates)
+    largest = max(rates, default=0.0)
     return [rate / largest if largest else 1.0 for rate in rates]
 
 

@@ -21,7 +21,7 @@ def test_a_manifest_that_another_writer_puts_there_meanwhile_is_no_other_file(
     list_folder = Path.iterdir
 
     def published_just_before(folder: Path) -> Iterator[Path]:
-        (folder / MANIFEST).write_text("{}")
+        (folder / MANIFEST).write_text('{"format": "pfge-ensemble"}')
         return list_folder(folder)
 
     monkeypatch.setattr(Path, "iterdir", published_just_before)
@@ -39,6 +39,12 @@ def test_a_folder_with_files_of_similar_names_is_refused(tmp_path: Path, name: s
 def test_a_folder_with_a_manifest_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / MANIFEST).write_text(text)
     (tmp_path / "index.html").write_text("the user's own")
+    with pytest.raises(StorageError, match="holds other files and no ensemble; choose"):
+        prepare_for_overwrite(tmp_path)
+
+
+def test_a_manifest_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text('{"name": "my app"}')
     with pytest.raises(StorageError, match="holds other files and no ensemble; choose"):
         prepare_for_overwrite(tmp_path)
 

@@ -90,6 +90,22 @@ def test_a_stage_runs_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monkey
     assert folder == tmp_path / "out" / "choose-0.1-seed-1-SWA-FGE-PFGE-Star-Cosine-TTA"
 
 
+def test_a_part_that_was_begun_is_continued_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[Experiment, Path]] = []
+    monkeypatch.setattr(cifar10, "compare_all", lambda experiments, _: ran.extend(experiments))
+    begun = Part("choose", 0.05, 1, tuple(COMPARED))
+    make_part(tmp_path / "out", begun, measured=("SWA", "FGE"))
+    make_run(tmp_path / "out" / "choose-0.05", [1], ["SWA"], examples=0)  # of another kind
+    study = Study(tmp_path / "out", tmp_path / "recorded", Path("w0.safetensors"))
+    study.record()
+    study.run([begun])
+    ((experiment, folder),) = ran
+    assert folder == begun.folder(tmp_path / "out")
+    assert experiment.ensemble.methods == COMPARED
+
+
 def test_nothing_is_reported_before_all_rates_were_tried(tmp_path: Path) -> None:
     study = Study(tmp_path / "out", tmp_path / "recorded", Path("w0.safetensors"))
     with pytest.raises(
@@ -151,7 +167,7 @@ def test_the_finished_page_is_made_of_what_is_recorded(recorded: Path, tmp_path:
     assert f"| SWA | 4 | 0.2 | {accuracy:.2f} ± 0.29 | {nll:.4f} ± 0.0058 |" in text
     assert "| PFGE | 4 | 3 | " in text
     assert "| 93.41 ± 0.08 | 95.70 ± 0.05 | 96.37 ± 0.03 |" in text
-    assert "two processes; x, torch 2.13.0, Python 3.11.7." in text
+    assert "each process; x, torch 2.13.0, Python 3.11.7." in text
 
 
 def test_the_page_in_the_docs_has_what_is_recorded(tmp_path: Path) -> None:

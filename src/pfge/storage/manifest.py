@@ -138,18 +138,21 @@ def prepare_for_overwrite(path: Path) -> None:
         return
     # One listing: another writer may put its manifest there between two looks.
     others = [file for file in path.iterdir() if not is_leftover(file.name)]
-    if any(file.name == MANIFEST for file in others) and _is_ours(path / MANIFEST):
+    found = _format_in(path / MANIFEST) if any(file.name == MANIFEST for file in others) else None
+    if found is not None and found.startswith("pfge-"):
         return
-    if not all(file.name in (MANIFEST, *BESIDE) or _holds_members(file) for file in others):
+    # A manifest that cannot be read may be that of an ensemble that was damaged.
+    is_foreign = found is not None
+    if is_foreign or not all(file.name in (MANIFEST, *BESIDE) or _holds_members(file) for file in others):
         raise StorageError(f"{path} holds other files and no ensemble; choose an empty or new folder")
 
 
-def _is_ours(manifest: Path) -> bool:
-    """Return whether a manifest is that of an ensemble; one that cannot be read is not."""
+def _format_in(manifest: Path) -> str | None:
+    """Return the format that a manifest states, or None if it cannot be read."""
     try:
-        return str(read_json_object(manifest).get("format")).startswith("pfge-")
+        return str(read_json_object(manifest).get("format"))
     except StorageError:
-        return False
+        return None
 
 
 def _holds_members(path: Path) -> bool:

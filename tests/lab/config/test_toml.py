@@ -181,14 +181,6 @@ def test_what_is_not_allowed_is_named(override: str, message: str) -> None:
     assert message in refused(override)
 
 
-def test_validation_data_comes_from_training_or_from_test_data_but_not_from_both() -> None:
-    assert refused("data.validation=0.1", "data.halve_test=true") == (
-        "data.validation takes validation data out of the training data and data.halve_test out of the test "
-        "data, so only one can be set, got 0.1 and true; "
-        "set data.validation to 0, or data.halve_test to false"
-    )
-
-
 def test_swag_without_two_points_is_refused_before_anything_is_trained() -> None:
     message = refused("ensemble.cycle=10", "ensemble.period=10", "ensemble.length=10")
     assert "at least 2 cycles, as SWAG needs a point of each, got 10.0 with a cycle of 10.0" in message

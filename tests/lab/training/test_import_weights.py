@@ -306,6 +306,14 @@ def test_tensors_without_plain_numbers_are_refused(tmp_path: Path, tensor: Tenso
     assert "must hold dense tensors of numbers, got odd" in refused(tmp_path / "odd.pt")
 
 
+def test_a_layer_that_a_model_uses_many_times_is_read(tmp_path: Path) -> None:
+    layer = nn.Linear(64, 64)
+    torch.save(nn.Sequential(*[layer] * 12).state_dict(), tmp_path / "w.pt")
+    found = read_start_weights(tmp_path / "w.pt")
+    assert len(found) == 24
+    assert torch.equal(found["11.weight"], layer.weight)
+
+
 def test_a_small_file_that_stands_for_much_is_refused(tmp_path: Path) -> None:
     torch.save({"w": torch.zeros(1).expand(8000, 8000)}, tmp_path / "w.pt")
     with pytest.raises(

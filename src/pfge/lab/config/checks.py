@@ -85,12 +85,6 @@ def require_valid(experiment: "Experiment", values: dict[str, Any]) -> None:
     for key in ("model.options", "pretrain.options"):
         if taken := sorted({"name", "classes", "channels"} & values[key].keys()):
             raise ConfigError(f"{key} must leave {taken[0]} out, which model.name and the data decide")
-    if data.validation and data.halve_test:
-        raise ConfigError(
-            "data.validation takes validation data out of the training data and data.halve_test out of the "
-            f"test data, so only one can be set, got {data.validation} and true; set data.validation to 0, "
-            "or data.halve_test to false"
-        )
     if len(data.mean) != len(data.std):
         raise ConfigError(f"data.mean and data.std go together, got {data.mean} and {data.std}")
 

@@ -93,6 +93,8 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
         ) from error
     try:
         model = build(**taken, **options)
+    except ValueError:
+        raise  # it says what to do
     except Exception as error:  # it may be the user's code
         reason = next(iter(str(error).splitlines()), "")
         raise ValueError(

@@ -1,5 +1,6 @@
 """The data of an experiment, split as its settings say."""
 
+import warnings
 from dataclasses import replace
 
 from pfge.lab.config.schema import ConfigError, DataSettings
@@ -30,14 +31,18 @@ def load_splits(settings: DataSettings) -> Splits:
             "leave them out"
         )
     if settings.crop_padding and not isinstance(splits.train, ImageSet):
-        raise ConfigError(
-            "data.crop_padding must be 0 for pictures that are not in memory, because those are cropped at "
-            f"random anyway, got {settings.crop_padding} with data.name = {settings.name!r}; leave it out"
+        warnings.warn(
+            "training makes no use of data.crop_padding for pictures that are not in memory, which have "
+            f"random parts anyway, got {settings.crop_padding} with data.name = {settings.name!r}; only TTA "
+            "uses it, so leave it out otherwise",
+            stacklevel=2,
         )
     if settings.halve_test and len(splits.validation):
-        raise ConfigError(
-            f"data.halve_test is for data without a validation part, and data.name = {settings.name!r} has "
-            f"{len(splits.validation):,} validation examples of its own; set it to false"
+        warnings.warn(
+            "data.halve_test makes validation data of the test data, so the other "
+            f"{len(splits.validation):,} validation examples are not used at all; set data.validation to 0, "
+            "or data.halve_test to false",
+            stacklevel=2,
         )
     train = take(splits.train, settings.train_images, seed, part="training data")
     if not settings.halve_test:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pfge.collectors import RunningMean
 from pfge.finite import find_non_finite
-from pfge.lab.training.import_weights import read_start_weights, without_wrappers
+from pfge.lab.training.import_weights import place_of, read_start_weights, without_wrappers
 from pfge.storage.files import StorageError, read_json_object, read_tensors
 from pfge.storage.manifest import is_inside
 from pfge.weights import Weights, is_averaged, require_same_layout
@@ -44,10 +44,9 @@ def read_as_member(path: Path) -> Weights:
     found: Weights = {}
     known = set()
     for name, tensor in read_checkpoint(path).items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
-        if place not in known or not tensor.numel():
+        if place_of(tensor) not in known or not tensor.numel():
             found[name] = tensor
-        known.add(place)
+        known.add(place_of(tensor))
     return found
 
 

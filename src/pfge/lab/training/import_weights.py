@@ -3,6 +3,7 @@
 import re
 import warnings
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ WRAPPED_UNDER = ("state_dict", "model")
 PREFIXES = ("module.", "_orig_mod.")
 AVERAGED_COUNTER = "n_averaged"
 MOST_TIMES = 8
-"""How many times its size a file may hold: tensors with two names count twice, and views may overlap."""
+"""How many times its size a file may hold, as views of one tensor may overlap."""
 
 
 def load_start_weights(model: nn.Module, path: Path, classes: int | None = None) -> list[str]:
@@ -102,13 +103,18 @@ def read_start_weights(path: Path) -> Weights:
                 f"{path} must hold dense tensors of numbers, got {name} of {tensor.dtype} and "
                 f"{tensor.layout} on {tensor.device}; convert it first"
             )
-    size = sum(tensor.nbytes for tensor in state.values())
+    size = sum(tensor.nbytes for tensor in {place_of(tensor): tensor for tensor in state.values()}.values())
     if size > MOST_TIMES * path.stat().st_size:
         raise StorageError(
             f"{path} must hold its tensors whole, but {path.stat().st_size:,} bytes stand for {size:,}; save "
             "copies of tensors that were expanded"
         )
     return without_wrappers({str(name): tensor.detach() for name, tensor in state.items()}, path)
+
+
+def place_of(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    """Return what two names of one tensor have in common."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 def without_wrappers(weights: Weights, path: Path) -> Weights:
@@ -124,7 +130,7 @@ def without_wrappers(weights: Weights, path: Path) -> Weights:
     for counter in {AVERAGED_COUNTER} & weights.keys():
         if len(names) > 1 and all(name.startswith("module.") for name in names if name != counter):
             del names[counter]
-    while prefix := next((p for p in PREFIXES if all(name.startswith(p) for name in names.values())), None):
+    while prefix := _common_prefix(names.values()):
         names = {name: shown.removeprefix(prefix) for name, shown in names.items()}
     found = {shown: weights[name] for name, shown in names.items()}
     if len(found) < len(names):
@@ -133,6 +139,11 @@ def without_wrappers(weights: Weights, path: Path) -> Weights:
             "of the model before torch.compile"
         )
     return found
+
+
+def _common_prefix(names: Collection[str]) -> str:
+    """Return the prefix of a wrapper that all names have, or ""."""
+    return next((p for p in PREFIXES if names and all(name.startswith(p) for name in names)), "")
 
 
 def _require_stored(path: Path) -> None:
