@@ -122,7 +122,10 @@ def find_shared(members: Sequence[Weights], settings: PackSettings) -> Shared:
     for number, member in enumerate(members, 1):
         require_same_layout(first, member, "member 1", f"member {number}")
         if bad := find_non_finite(member):
-            raise ValueError(f"members must be finite to be compressed, but {bad} of member {number} is not")
+            raise ValueError(
+                f"members must be finite to be compressed, but {bad} of member {number} is not; leave the "
+                "member out, or register a constant mask with persistent=False"
+            )
         if bad := find_non_finite(_in_types_of(first, member)):
             raise ValueError(
                 f"members are compressed in the types of member 1, but {bad} of member {number} is not "
