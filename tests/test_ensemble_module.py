@@ -14,7 +14,7 @@ from pfge.ensemble_module import EnsembleModule
 from pfge.packed import PackSettings, pack_members
 from pfge.weights import copy_weights, view_weights
 from tests.tasks.cases import CASES
-from tests.toys import make_batch, make_mlp
+from tests.toys import assert_same_weights, make_batch, make_mlp
 
 X = make_batch(7, size=20)[0]
 BOTH: tuple[CalibrateBy, CalibrateBy] = ("pooled", "members")
@@ -150,6 +150,30 @@ def test_tied_weights_and_inputs_by_name_or_place(form: Any) -> None:
     module = ensemble.as_module(form=form)
     assert_same(module(**batch), ensemble.predict(batch))
     assert_same(module(X, torch.ones(20, 4)), ensemble.predict(batch))
+
+
+@pytest.mark.parametrize("form", ["loop", "packed"])
+def test_a_live_model_is_left_as_it_is(form: Any) -> None:
+    model = make_mlp()
+    ensemble = packed(Ensemble(mlp_members(), lambda: model))
+    before = copy_weights(view_weights(model))
+    module = ensemble.as_module(form=form)
+    assert_same_weights(view_weights(model), before)
+    assert model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert_same(module(X), ensemble.predict(X))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_model_that_keeps_what_it_computed_from_its_weights_is_taken() -> None:
+    def build() -> nn.Module:
+        model = nn.utils.weight_norm(nn.Linear(4, 3))
+        model(X)
+        return model
+
+    members = [copy_weights(view_weights(build())) for _ in range(3)]
+    ensemble = Ensemble(members, build)
+    assert_same(ensemble.as_module()(X), ensemble.predict(X))
 
 
 def test_a_forward_pass_of_the_users_own_is_used() -> None:

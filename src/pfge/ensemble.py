@@ -3,6 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,15 @@ from pfge.storage.usage import NO_USAGE, Usage
 from pfge.tasks import Task
 from pfge.tasks.classification import require_classification
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
-from pfge.weights import Weights, buffer_names, count_bytes, load_weights, require_same_layout, view_weights
+from pfge.weights import (
+    Weights,
+    buffer_names,
+    count_bytes,
+    load_weights,
+    require_same_layout,
+    unwrap,
+    view_weights,
+)
 
 CHUNK_BYTES = 1 << 25
 """Of batches and one member's predictions for them, which are in memory while an ensemble is evaluated."""
@@ -428,8 +437,15 @@ class Ensemble:
             tensor([[0.6250, 0.3750]])
         """
         self._numbers()
+        model = unwrap(self.build_model())
+        # deepcopy refuses what a layer, such as that of weight_norm, has computed from its weights and kept.
+        kept = [value for part in model.modules() for value in vars(part).values()]
+        computed = {
+            id(value): value.detach() for value in kept if isinstance(value, Tensor) and value.grad_fn
+        }
         module = EnsembleModule(
-            self.build_model().to(self.device),
+            # A copy, as it gets the weights of all members, and build_model may return a model in use.
+            deepcopy(model, computed).to(self.device),
             self.members,
             task=self.task,
             forward=self.forward,

@@ -95,6 +95,19 @@ def _as_batch(rows: Path) -> Path:
     return rows.with_name("batch.npy")
 
 
+def test_an_example_without_a_finite_prediction_is_one_line(
+    runs: dict[str, Path], rows: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    examples = np.load(rows)[:3]
+    examples[1, 0] = np.nan
+    np.save(tmp_path / "missing.npy", examples)
+    arguments = [pfge(runs["numbers"]), str(tmp_path / "missing.npy"), "--trust-code"]
+    assert main(["predict", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 2
+    assert "missing.npy[1] has no finite prediction; look for NaN and infinity in it" in printed.err
+
+
 def test_a_file_that_is_no_array_of_examples_is_one_line(
     runs: dict[str, Path], rows: Path, capsys: Captured
 ) -> None:

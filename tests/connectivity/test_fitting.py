@@ -412,6 +412,55 @@ def test_a_straight_line_has_nothing_to_fit() -> None:
         )
 
 
+def refused_optimizer(curve: Curve, model: nn.Module, parameters: list[Tensor]) -> str:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the test looks at the message
+        fit_curve(
+            curve,
+            model,
+            BATCHES,
+            ring,
+            optimizer=torch.optim.SGD(parameters, lr=1.0),
+            iterations=1,
+            generator=torch.Generator(),
+        )
+    return str(caught.value)
+
+
+def test_an_optimizer_of_the_model_is_refused_and_the_model_stays() -> None:
+    curve, model = plane_curve(), Point()
+    model.w.grad = torch.ones_like(model.w)  # left over from training
+    assert refused_optimizer(curve, model, list(model.parameters())) == (
+        "an optimizer must be over the tensors of the bends and no others, got one without 1 of 1 and with "
+        "1 other; give the optimizer curve.parameters()"
+    )
+    assert model.w.tolist() == [0, 0]
+
+
+def test_an_optimizer_of_another_curve_of_fewer_bends_or_of_more_is_refused() -> None:
+    curve, other = plane_curve(bends=2), plane_curve(bends=2)
+    for parameters, found in (
+        (other.parameters(), "without 2 of 2 and with 2 others"),
+        (curve.parameters()[1:], "without 1 of 2 and with 0 others"),
+        (curve.parameters() + other.parameters(), "without 0 of 2 and with 2 others"),
+    ):
+        assert found in refused_optimizer(curve, Point(), parameters)
+
+
+def test_bends_may_be_in_several_groups_of_the_optimizer() -> None:
+    curve = plane_curve(bends=2, nudge=0.3)
+    before = [copy_weights(bend) for bend in curve.bends]
+    fit_curve(
+        curve,
+        Point(),
+        BATCHES,
+        ring,
+        optimizer=torch.optim.SGD([{"params": [tensor]} for tensor in curve.parameters()], lr=0.1),
+        iterations=1,
+        generator=torch.Generator().manual_seed(0),
+    )
+    assert not any(torch.equal(b["w"], old["w"]) for b, old in zip(curve.bends, before, strict=True))
+
+
 def test_a_model_of_another_architecture_is_refused() -> None:
     message = refused(between(make_mlp), make_mlp(classes=5))
     assert "4.weight is [5, 8] in the model and [3, 8] in the curve" in message

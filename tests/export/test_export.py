@@ -25,7 +25,7 @@ from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.encode import TensorForm
 from pfge.packed.quantization import quantize
 from pfge.storage.usage import Usage
-from pfge.tasks import Classification
+from pfge.tasks import Classification, MultiLabel
 from pfge.weights import count_bytes
 from tests.packed.test_packed_members import close_members
 from tests.tasks import cases
@@ -279,6 +279,32 @@ def test_a_task_of_ones_own_is_exported(tmp_path: Path) -> None:
     ensemble = Ensemble(members, make_mlp, task=Fractions(), forward=lambda model, x: model(x)[:, 0])
     export_onnx(ensemble, tmp_path / "e.onnx", X)
     torch.testing.assert_close(answer(tmp_path / "e.onnx", OTHER), ensemble.predict(OTHER), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("members", [None, (2.0, 1.0, 0.5)], ids=["pooled", "each"])
+@pytest.mark.parametrize(
+    ("file", "options"), [("e.onnx", {}), ("e.onnx", {"form": "side by side"}), ("e.pt2", {})]
+)
+def test_a_sure_label_keeps_its_doubt_until_the_temperature_is_applied(
+    file: str, options: dict[str, Any], members: tuple[float, ...] | None, tmp_path: Path
+) -> None:
+    weights = [{"weight": torch.tensor([[1 + 0.01 * number], [-1.0]])} for number in range(3)]
+    ensemble = Ensemble(
+        weights,
+        lambda: nn.Linear(1, 2, bias=False),
+        task=MultiLabel(),
+        temperatures=Temperatures((4.0, 4.0), members),
+    )
+    FORMATS[file](ensemble, tmp_path / file, torch.randn(4, 1), **options)
+    sure = torch.tensor([[18.0], [22.0]])  # 1 - p is 0 in float32
+    found = answer(tmp_path / file, sure)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, ensemble.predict(sure).float(), rtol=0, atol=1e-6)
+    if members is None:
+        # By hand: the mean p of sigmoid((1 + k / 100) x), then the fourth root of its odds.
+        doubt = (-sure.double() * torch.tensor([1.0, 1.01, 1.02])).sigmoid().mean(dim=1)
+        expected = 1 / (1 + (doubt / (1 - doubt)) ** 0.25)
+        torch.testing.assert_close(found[:, 0], expected.float(), rtol=0, atol=1e-6)
 
 
 def test_large_numbers_are_compared_relative_to_their_size(tmp_path: Path) -> None:

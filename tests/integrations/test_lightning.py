@@ -56,6 +56,14 @@ class PlainClassifier(Classifier):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class GivenClassifier(PlainClassifier):
+    """A user's module that was made of another, which is one of its hyperparameters."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__(net)
+        self.save_hyperparameters()
+
+
 def make_trainer(*callbacks: pl.Callback, trainer: type = pl.Trainer, **options: Any) -> Any:
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     quiet |= {"enable_checkpointing": False, "accelerator": "cpu", "max_epochs": 1}
@@ -82,6 +90,20 @@ def test_a_module_without_hparams_needs_build_model() -> None:
         callback.ensemble().predict(INPUTS)
     ensemble = callback.ensemble(lambda: PlainClassifier(nn.Linear(4, 3)))
     assert ensemble.predict(INPUTS).shape == (16, 3)
+
+
+@pytest.mark.filterwarnings("ignore:Attribute 'net' is an instance of `nn.Module`")
+def test_predicting_leaves_a_module_that_is_a_hyperparameter_as_it_is() -> None:
+    callback = CollectWeights(None, [FGE(2)])
+    module = GivenClassifier(nn.Linear(4, 3))
+    make_trainer(callback).fit(module, batches())
+    load_weights(module, {"net.weight": torch.ones(3, 4), "net.bias": torch.ones(3)})
+    ensemble = callback.ensemble()
+    assert ensemble.predict(INPUTS).shape == (16, 3)
+    assert ensemble.build_model().net is not ensemble.build_model().net
+    assert torch.equal(module.net.weight, torch.ones(3, 4))
+    assert module.net.training
+    assert module.net.weight.requires_grad
 
 
 def test_a_trainer_of_pytorch_lightning_takes_the_callback() -> None:

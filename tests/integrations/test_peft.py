@@ -12,6 +12,7 @@ from pfge import FGE, PFGE, Constant, Ensemble, StorageError, Trajectory
 from pfge.calibration import Temperatures
 from pfge.integrations.peft import CONFIG, WEIGHTS, load_adapters, save_adapters
 from pfge.storage.manifest import MANIFEST
+from pfge.storage.usage import Usage
 from pfge.weights import copy_weights, trained_names, view_weights
 from tests.integrations.test_transformers import BATCH, make_bert, make_trainer
 from tests.resealed import edit_json
@@ -117,6 +118,21 @@ def test_temperatures_are_saved(ensemble: Ensemble, tmp_path: Path) -> None:
     assert load_adapters(tmp_path / "saved", make_bert()).temperatures == Temperatures(1.5)
 
 
+def test_usage_is_saved(ensemble: Ensemble, tmp_path: Path) -> None:
+    named = ensemble.last(1)
+    named.usage = Usage(classes=("a", "b", "c"), input_shape=(4,))
+    save_adapters(named, tmp_path / "saved")
+    assert load_adapters(tmp_path / "saved", make_bert()).usage == named.usage
+
+
+def test_a_loaded_ensemble_predicts_after_it_was_made_a_module(saved: Path) -> None:
+    loaded = load_adapters(saved, make_bert())
+    expected = loaded.predict(INPUTS)
+    module = loaded.as_module()
+    torch.testing.assert_close(module(**INPUTS), expected, rtol=1e-6, atol=1e-6)
+    assert torch.equal(loaded.predict(INPUTS), expected)
+
+
 def test_a_loaded_ensemble_is_saved_again(saved: Path, tmp_path: Path) -> None:
     loaded = load_adapters(saved, make_bert())
     loaded.predict(INPUTS)
@@ -214,6 +230,7 @@ def test_members_that_differ_elsewhere_are_refused(tmp_path: Path) -> None:
         ),
         ({"adapter_config": {"peft_type": "NONE"}}, "do not fit a BertForSequenceClassification"),
         ({"task": {"name": "Other", "options": {}}}, "task must be one that this version knows"),
+        ({"usage": {"classes": 3}}, "must say in `usage` how inputs are made"),
     ],
 )
 def test_a_foreign_manifest_is_refused(change: dict[str, Any], message: str, saved: Path) -> None:

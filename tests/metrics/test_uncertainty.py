@@ -7,6 +7,7 @@ from sklearn.metrics import accuracy_score
 from torch import Tensor
 
 from pfge.metrics import disagreement, mutual_information, predictive_entropy
+from pfge.metrics.uncertainty import MemberSpread
 
 
 def random_members(members: int = 4, examples: int = 30, classes: int = 3) -> Tensor:
@@ -60,6 +61,15 @@ def test_members_may_come_one_at_a_time() -> None:
     members = random_members()
     assert torch.equal(mutual_information(iter(list(members))), mutual_information(members))
     assert disagreement(iter(list(members))) == disagreement(members)
+
+
+def test_a_member_of_weight_two_is_that_member_twice() -> None:
+    one, other = random_members(2)
+    weighted = MemberSpread()
+    weighted.add(one, 2.0)
+    weighted.add(other)
+    found = weighted.mutual_information((2 * one + other) / 3)
+    assert found.numpy() == pytest.approx(mutual_information([one, one, other]).numpy())
 
 
 def test_what_are_no_members_is_refused() -> None:

@@ -17,7 +17,7 @@ class Range:
     def __init__(self) -> None:
         self._seen: list[Tensor] = []
 
-    def add(self, predictions: Tensor) -> None:
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:  # noqa: ARG002
         self._seen.append(predictions)
 
     def metrics(self, pooled: Tensor) -> dict[str, float]:  # noqa: ARG002

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a line for each example; return 2 if a file could not be read."""
+    """Print a line for each example; return 2 if one could not be read or predicted."""
     import json
 
     from pfge.cli.predictions import describe, explain
@@ -53,23 +53,33 @@ def run(options: argparse.Namespace) -> int:
     if options.top is not None and options.top < 1:
         raise ValueError(f"--top must be at least 1, got {options.top}")
     deployed = open_deployed(options, 1)
-    inputs, names, unread = [], [], 0
+    inputs, names, failed = [], [], 0
     for path in options.images:
         try:
             found = _read(deployed, path)
         except DataError as error:
-            unread += 1
-            print(f"pfge: error: {printable(str(error))}", file=sys.stderr)
+            failed += 1
+            _report(str(error))
             continue
         inputs += found
         names += [str(path)] if len(found) == 1 else [f"{path}[{index}]" for index in range(len(found))]
     for name, predictions in zip(names, _predict(deployed, options, inputs), strict=True):
+        if not predictions.isfinite().all():
+            failed += 1
+            _report(f"{name} has no finite prediction; look for NaN and infinity in it")
+            continue
         described = describe(deployed.ensemble.task, predictions, deployed.usage.classes or (), options.top)
         if options.json:
             print(json.dumps({"file": name, **described}, ensure_ascii=False))
         else:
             print(printable(f"{name}: {explain(described)}"))
-    return 2 if unread else 0
+    return 2 if failed else 0
+
+
+def _report(error: str) -> None:
+    from pfge.reports.printable import printable
+
+    print(f"pfge: error: {printable(error)}", file=sys.stderr)
 
 
 def _read(deployed: "DeployedEnsemble", path: Path) -> "list[Tensor]":

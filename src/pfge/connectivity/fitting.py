@@ -54,7 +54,8 @@ def fit_curve(
         on_update: Called after each update with its iteration and its loss without the penalty.
 
     Raises:
-        ValueError: The loss is not finite; the bends are those of the update before.
+        ValueError: The optimizer is over other tensors than the bends, and nothing has changed; or the loss
+            is not finite, and the bends are those of the update before.
 
     References:
         Garipov et al., "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", NeurIPS 2018.
@@ -81,6 +82,7 @@ def fit_curve(
         True
     """
     _require_fitting(curve, model)
+    _require_bends(optimizer, curve)
     endless = repeat_batches(batches)
     with keep_modes(model):
         model.train()
@@ -159,3 +161,16 @@ def _require_fitting(curve: Curve, model: nn.Module) -> None:
                 f"a frozen parameter must be the same in both ends, but {name} differs; "
                 "unfreeze it, and construct the curve with it"
             )
+
+
+def _require_bends(optimizer: Optimizer, curve: Curve) -> None:
+    """Raise a ValueError unless an optimizer is over the bends: others would be stepped, bends would not."""
+    given = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+    bends = {id(tensor) for tensor in curve.parameters()}
+    if given != bends:
+        others = len(given - bends)
+        raise ValueError(
+            f"an optimizer must be over the tensors of the bends and no others, got one without "
+            f"{len(bends - given)} of {len(bends)} and with {others} other{'' if others == 1 else 's'}; "
+            "give the optimizer curve.parameters()"
+        )

@@ -34,15 +34,23 @@ class EnsembleGraph(nn.Module):
         ensemble: Whose members, task, temperatures and forward pass it has.
         shape: Of one example's predictions; None if it may vary.
         form: "loop" or "side by side".
+        dtype: In which predictions are added up; float32 if None.
     """
 
-    def __init__(self, ensemble: Ensemble, shape: Sequence[int] | None, form: Form = "loop"):
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        shape: Sequence[int] | None,
+        form: Form = "loop",
+        dtype: torch.dtype | None = None,
+    ):
         super().__init__()
         self._form = form
         model = unwrap(ensemble.build_model()).cpu().eval().requires_grad_(False)
         # In a tuple, so that the model's own weights are no part of the graph.
         self._called = (Called(model, ensemble.forward),)
         self._shape = None if shape is None else tuple(shape)
+        self._dtype = dtype
         self._task = ensemble.task
         self._pooled = ensemble.temperatures.pooled
         self._weights = [ensemble.temperatures.weight_of(number) for number in range(len(ensemble))]
@@ -99,7 +107,7 @@ class EnsembleGraph(nn.Module):
 
         if self._is_mean and self._shape is not None:
             examples = (*inputs, *named.values())[0].shape[0]
-            total, _ = scan(add_member, torch.zeros((examples, *self._shape)), each)
+            total, _ = scan(add_member, torch.zeros((examples, *self._shape), dtype=self._dtype), each)
             pooled = total / sum(self._weights)
         else:
             # A pool of another kind takes the members' predictions side by side, and a loop that adds them
@@ -136,7 +144,8 @@ class EnsembleGraph(nn.Module):
         if self._calibrates:
             calibration = parts[1][CALIBRATION]
             predictions = self._task.calibrate(predictions, calibration)
-        return predictions.float()
+        # Float64 stays until the members are pooled and calibrated: 1 - p of a sure label is 0 in float32.
+        return predictions if predictions.dtype == torch.float64 else predictions.float()
 
 
 def component_of(name: str, place: int) -> str:

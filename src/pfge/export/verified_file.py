@@ -59,8 +59,10 @@ def make_program(ensemble: Ensemble, example: ExampleInputs, form: Form = "loop"
     if not len(ensemble):
         raise ValueError("an ensemble needs a member to be exported, this one is empty")
     with torch.random.fork_rng():  # models draw their first weights
-        shape = ensemble.predict(example.batch()).shape[1:]
-        graph = EnsembleGraph(ensemble, None if example.axes else shape, form).eval()
+        predicted = ensemble.predict(example.batch())
+        shape = None if example.axes else predicted.shape[1:]
+        dtype = torch.float64 if predicted.dtype == torch.float64 else None
+        graph = EnsembleGraph(ensemble, shape, form, dtype).eval()
     example.name_arguments(graph)
     batch = example.map(double)
     with exporting("a graph"), torch.no_grad(), _plain_attention():

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -138,12 +139,16 @@ class Collecting:
 
 
 def checked(construct: "partial[nn.Module]", remedy: str) -> Callable[[], nn.Module]:
-    """Return a function that calls a constructor; if the arguments are wrong its error names the remedy."""
+    """Return a function that calls a constructor, with copies of the arguments each time.
+
+    If the arguments are wrong its error names the remedy.
+    """
     kind: type[nn.Module] = construct.func  # type: ignore[assignment]
 
     def build() -> nn.Module:
         try:
-            return construct()
+            # An argument may be a part of the trained module, which must not get the weights of members.
+            return deepcopy(construct)()
         except TypeError as error:
             raise ValueError(
                 f"{kind.__name__} cannot be constructed ({error}); {remedy}, or pass ensemble() a build_model"

@@ -29,9 +29,11 @@ from pfge.storage.manifest import (
     require_format,
     task_entries,
     temperature_entries,
+    usage_entries,
     verify_file,
 )
 from pfge.storage.tensor_bytes import raw_bytes, tensor_file
+from pfge.storage.usage import Usage
 from pfge.tasks import Task
 from pfge.tasks.manifest import task_from_manifest, task_to_manifest
 from pfge.weights import Weights, count_bytes, view_weights
@@ -86,6 +88,7 @@ def save_adapters(ensemble: Ensemble, folder: str | Path) -> None:
             "base": {"name": config["base_model_name_or_path"], "sha256": digest_of_base(model)},
             **temperature_entries(ensemble.temperatures),
             **task_entries(task_to_manifest(ensemble.task)),
+            **usage_entries(ensemble.usage),
             "adapter_config": config,
             "members": [asdict(entry) for entry in entries],
         }
@@ -120,6 +123,7 @@ def load_adapters(
     entries = [_parse_entry(path / MANIFEST, member) for member in manifest.get("members", [])]
     files = [verify_file(path / e.folder, e, f"adapter {number}") for number, e in enumerate(entries, 1)]
     temperatures = read_temperatures(path / MANIFEST, manifest, len(entries))
+    usage = Usage.from_manifest(path / MANIFEST, manifest.get("usage"))
     try:
         task = task_from_manifest(manifest.get("task")) if task is None else task
     except ValueError as error:
@@ -149,6 +153,7 @@ def load_adapters(
         iterations=[entry.iteration for entry in entries],
         forward=forward,
         temperatures=temperatures,
+        usage=usage,
     )
 
 

@@ -34,17 +34,26 @@ class MemberSpread:
     """What members disagree about, from one member's probabilities [N, C] at a time.
 
     Args:
-        to_rows: Returns rows [N, C] of predictions that have another shape.
+        to_rows: Returns rows [N, C] of predictions that have another shape, or those rows that count.
     """
 
     def __init__(self, to_rows: Callable[[Tensor], Tensor] | None = None) -> None:
         self._to_rows = to_rows or (lambda predictions: predictions)
         self.members = 0
+        self._weight = 0.0
         self._entropy = self._votes = torch.zeros(())
 
-    def add(self, predictions: Tensor) -> None:
-        """Add one more member's probabilities."""
-        predictions = self._to_rows(predictions)
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
+        """Add one more member's probabilities.
+
+        Args:
+            predictions: Of the same examples as the other members'.
+            weight: How much the member counts in the mean of entropies, as in the pooled probabilities;
+                disagreement counts every pair of members alike.
+        """
+        examples, predictions = len(predictions), self._to_rows(predictions)
+        if examples and not len(predictions):  # every position is ignored: nothing to differ in
+            return
         entropy = predictive_entropy(predictions)
         if not self.members:
             self._entropy = torch.zeros_like(entropy)
@@ -55,7 +64,8 @@ class MemberSpread:
                 f"{list(predictions.shape)}"
             )
         self.members += 1
-        self._entropy += entropy
+        self._weight += weight
+        self._entropy += weight * entropy
         named = predictions.argmax(dim=1, keepdim=True)
         self._votes.scatter_add_(1, named, torch.ones_like(named, dtype=torch.int32))
 
@@ -63,11 +73,12 @@ class MemberSpread:
         """Return the entropy of the members' mean minus the mean of their entropies, [N], in nats.
 
         Args:
-            pooled: The mean of the probabilities that were added, in float64, as it is a small difference.
+            pooled: The mean of the probabilities that were added, by the same weights, in float64, as it is
+                a small difference.
         """
         self._require(1)
         # Entropy is concave, so only rounding takes the difference below 0.
-        return (predictive_entropy(self._to_rows(pooled)) - self._entropy / self.members).clamp(min=0)
+        return (predictive_entropy(self._to_rows(pooled)) - self._entropy / self._weight).clamp(min=0)
 
     def disagreement(self) -> float:
         """Return the share of examples whose most probable classes differ, over all pairs of members."""

@@ -38,6 +38,9 @@ class Pool(Protocol):
 class Spread(Protocol):
     """How much members differ, from one member's predictions at a time.
 
+    A member's weight is the one that it has in the pool; numbers that compare pairs of members may leave it
+    out.
+
     Example:
         >>> import torch
         >>> from pfge.tasks import Classification
@@ -48,7 +51,7 @@ class Spread(Protocol):
         {'mutual_information': 0.6931471805599453, 'disagreement': 1.0}
     """
 
-    def add(self, predictions: Tensor) -> None:
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
         """Add one more member's predictions."""
 
     def metrics(self, pooled: Tensor) -> dict[str, float]:
@@ -107,6 +110,10 @@ class Task(ABC):
     @abstractmethod
     def spread(self) -> Spread:
         """Return an accumulator of how much members' predictions differ."""
+
+    def spread_at(self, targets: Tensor) -> Spread:  # noqa: ARG002
+        """Return an accumulator of how much predictions differ where targets count: here everywhere."""
+        return self.spread()
 
     @abstractmethod
     def score(self, predictions: Tensor, targets: Tensor) -> ExampleScores:

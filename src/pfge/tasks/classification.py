@@ -165,6 +165,13 @@ class Classification(Task):
         """Return an accumulator of mutual information and disagreement, means over positions."""
         return MemberSpread(self._rows)
 
+    def spread_at(self, targets: Tensor) -> MemberSpread:
+        """Return the accumulator of positions whose targets are not ignored."""
+        if self.ignore_index is None:
+            return self.spread()
+        counted = (targets != self.ignore_index).reshape(-1)
+        return MemberSpread(lambda predictions: self._rows(predictions)[counted.to(predictions.device)])
+
     def score(self, predictions: Tensor, targets: Tensor) -> ExampleScores:
         """Return the scores of each example; sums over its positions if it has positions."""
         if predictions.ndim == 2 and self.ignore_index is None:

@@ -181,14 +181,14 @@ class Regression(Task):
 
 
 class MeansSpread:
-    """How much members' means differ: their variance, the mean over all numbers."""
+    """How much members' means differ: their variance by members' weights, the mean over all numbers."""
 
     def __init__(self) -> None:
         self._pool = MixturePool()
 
-    def add(self, predictions: Tensor) -> None:
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
         """Add one more member's predictions."""
-        self._pool.add(predictions)
+        self._pool.add(predictions, weight)
 
     def metrics(self, pooled: Tensor) -> dict[str, float]:  # noqa: ARG002
         """Return the variance of members' means, which one member does not have."""

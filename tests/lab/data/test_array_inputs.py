@@ -40,6 +40,25 @@ def test_another_shape_or_type_is_named(tmp_path: Path, array: np.ndarray, expec
         read_array_inputs(tmp_path / "rows.npy", SHAPE)
 
 
+def test_a_number_that_is_too_large_is_refused_with_its_example(tmp_path: Path) -> None:
+    array = np.ones((4, 2, 3))
+    array[2, 1, 0] = array[3, 0, 0] = 1e300
+    np.save(tmp_path / "rows.npy", array)
+    expected = r"rows\.npy must hold numbers of float32, got 1e\+300 in example 2, counted from 0; correct it"
+    with pytest.raises(DataError, match=expected):
+        read_array_inputs(tmp_path / "rows.npy", SHAPE)
+
+
+def test_missing_values_are_for_the_model_to_replace(tmp_path: Path) -> None:
+    np.save(tmp_path / "row.npy", np.full((2, 3), np.nan))
+    assert read_array_inputs(tmp_path / "row.npy", SHAPE).isnan().all()
+
+
+def test_the_largest_float32_is_a_number(tmp_path: Path) -> None:
+    np.save(tmp_path / "row.npy", np.full((2, 3), np.finfo(np.float32).max, np.float64))
+    assert read_array_inputs(tmp_path / "row.npy", SHAPE).isfinite().all()
+
+
 def test_several_arrays_in_a_file_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", a=np.zeros((2, 3)))
     with pytest.raises(DataError, match=r"must be one \.npy array of numbers, got several"):

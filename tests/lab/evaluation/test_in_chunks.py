@@ -133,3 +133,35 @@ def test_no_more_predictions_are_alive_with_more_data(count: int, monkeypatch: p
     evaluate_in_chunks(make_ensemble(), MadeWhenRead(count), last=2)
     assert peak < 12 * one_batch
     assert alive == 0
+
+
+def ignoring(inputs: Tensor, fill: float) -> Tensor:
+    """Return inputs with other numbers in the upper row, which targets of `make_batches` ignore."""
+    changed = inputs.clone()
+    changed[:, :, 0] = fill
+    return changed
+
+
+@pytest.mark.parametrize("fill", [0.0, float("nan")])
+def test_ignored_positions_do_not_count_in_what_members_differ_by(fill: float) -> None:
+    ensemble, batches = make_ensemble(), make_batches()
+    cropped = [(inputs[:, :, 1:], targets[:, 1:]) for inputs, targets in batches]
+    expected = evaluate_in_chunks(ensemble, cropped, last=2)
+    filled = [(ignoring(inputs, fill), targets) for inputs, targets in batches]
+    for found in (evaluate_in_chunks(ensemble, filled, last=2), whole(ensemble, filled, last=2)):
+        assert found.pooled.metrics == pytest.approx(expected.pooled.metrics)
+        assert found.last.metrics == pytest.approx(expected.last.metrics)
+
+
+def test_batches_count_by_their_positions_that_are_not_ignored() -> None:
+    ensemble, batches = make_ensemble(), make_batches()
+    batches[1][1][:, 1:4] = 255
+    expected, found = whole(ensemble, batches), evaluate_in_chunks(ensemble, batches)
+    assert found.pooled.metrics == pytest.approx(expected.pooled.metrics)
+
+
+def test_a_batch_of_ignored_positions_changes_nothing() -> None:
+    ensemble, batches = make_ensemble(), make_batches()
+    batches[1][1].fill_(255)
+    found = evaluate_in_chunks(ensemble, batches).pooled.metrics
+    assert found == pytest.approx(evaluate_in_chunks(ensemble, [batches[0], batches[2]]).pooled.metrics)

@@ -1,12 +1,15 @@
 """What the lab reports of pooled members, against all of them at once."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
 from pfge.calibration import Temperatures
+from pfge.lab.evaluation.ood import ood_scores
 from pfge.lab.evaluation.pooled_members import PooledMembers
-from pfge.tasks import Classification
+from pfge.tasks import Classification, Regression
 
 MEMBERS = torch.randn(5, 40, 3, generator=torch.Generator().manual_seed(0)).double().mul(2).softmax(dim=2)
 
@@ -60,6 +63,42 @@ def test_members_differ_by_mutual_information_and_disagreement() -> None:
         "mutual_information": pytest.approx(divergence.mean().item()),
         "disagreement": pytest.approx(torch.stack(pairs).mean().item()),
     }
+
+
+@pytest.mark.parametrize("weights", [(0.98, 0.02), (0.02, 0.98)])
+def test_mutual_information_of_two_members_with_weights_worked_out_by_hand(
+    weights: tuple[float, float],
+) -> None:
+    one, other = [0.5, 0.5], [0.99, 0.01]
+    mean = [weights[0] * p + weights[1] * q for p, q in zip(one, other, strict=True)]
+    members = torch.tensor([[one], [other]], dtype=torch.float64)
+    found = pooled(members=members, weights=weights)
+    of_members = weights[0] * by_hand(one) + weights[1] * by_hand(other)
+    expected = by_hand(mean) - of_members
+    assert found.differences()["mutual_information"] == pytest.approx(expected)
+    assert ood_scores(found)["mutual_information"].item() == pytest.approx(expected)
+
+
+def by_hand(probabilities: list[float]) -> float:
+    return -sum(p * math.log(p) for p in probabilities)
+
+
+def test_the_mean_divergence_from_the_mean_is_weighted_as_the_mean_is() -> None:
+    weights = (0.1, 0.3, 0.2, 0.25, 0.15)
+    shares = torch.tensor(weights, dtype=torch.float64)
+    mean = torch.einsum("k,knc->nc", shares, MEMBERS)
+    divergence = torch.einsum("k,kn->n", shares, (MEMBERS * (MEMBERS / mean).log()).sum(dim=2))
+    found = pooled(weights=weights).differences()
+    assert found["mutual_information"] == pytest.approx(divergence.mean().item())
+    assert found["disagreement"] == pooled().differences()["disagreement"]
+
+
+def test_the_variance_of_means_is_weighted_as_their_mean_is() -> None:
+    pool = PooledMembers(Regression(), Temperatures(weights=(0.9, 0.1)))
+    for mean in (0.0, 10.0):
+        pool.add(torch.tensor([[[mean, 1.0]]]))
+    # 0.9 * (0 - 1)^2 + 0.1 * (10 - 1)^2
+    assert pool.differences() == {"variance_of_means": pytest.approx(9)}
 
 
 def test_one_member_does_not_differ() -> None:

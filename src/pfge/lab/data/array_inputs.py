@@ -18,7 +18,8 @@ def read_array_inputs(path: Path, shape: Sequence[int]) -> Tensor:
         shape: Of one example.
 
     Raises:
-        DataError: The file is missing, is not an array of numbers, or is of another shape.
+        DataError: The file is missing, is not an array of numbers, is of another shape, or has numbers that
+            are too large. NaN and infinity are for the model to replace.
     """
     try:
         array = np.load(path, allow_pickle=False)  # a pickle may execute anything
@@ -28,11 +29,19 @@ def read_array_inputs(path: Path, shape: Sequence[int]) -> Tensor:
         raise DataError(f"{path} cannot be read as a .npy array of numbers: {error}") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
         raise DataError(f"{path} must be one .npy array of numbers, got {getattr(array, 'dtype', 'several')}")
-    inputs = torch.from_numpy(array.astype(np.float32))
-    if inputs.shape == torch.Size(shape):
-        return inputs[None]
-    if inputs.shape[1:] != torch.Size(shape):
+    if array.shape == tuple(shape):
+        array = array[None]
+    if array.shape[1:] != tuple(shape):
         raise DataError(
-            f"{path} must hold examples {['N', *shape]}, or one {list(shape)}, got {list(inputs.shape)}"
+            f"{path} must hold examples {['N', *shape]}, or one {list(shape)}, got {list(array.shape)}"
         )
-    return inputs
+    with np.errstate(over="ignore"):  # what overflows is refused by its value
+        inputs = array.astype(np.float32)
+    too_large = np.argwhere(np.isfinite(array) & ~np.isfinite(inputs))
+    if len(too_large):
+        first = tuple(too_large[0])
+        raise DataError(
+            f"{path} must hold numbers of float32, got {array[first]} in example {first[0]}, counted from 0; "
+            "correct it, or leave such examples out"
+        )
+    return torch.from_numpy(inputs)

@@ -118,7 +118,8 @@ def evaluate(
             task, targets, pool.predictions, pool.at_temperatures, scores, metrics | pool.differences()
         )
 
-    pooled, pooled_last = PooledMembers(task, ensemble.temperatures), PooledMembers(task)
+    pooled = PooledMembers(task, ensemble.temperatures, targets)
+    pooled_last = PooledMembers(task, targets=targets)
     temperatures = list(member_temperatures or [])
     members, growing = [], []
     for index, member in enumerate(predictions, 1):

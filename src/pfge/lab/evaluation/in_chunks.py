@@ -11,6 +11,7 @@ from pfge.ensemble import Ensemble
 from pfge.lab.evaluation.evaluations import Evaluation
 from pfge.lab.evaluation.pooled_members import PooledMembers
 from pfge.metrics.example_scores import ExampleScores
+from pfge.metrics.position_scores import PositionScores
 from pfge.tasks import Task
 
 
@@ -102,8 +103,8 @@ def evaluate_in_chunks(
     done = 0
     for chunk, members in ensemble.predict_chunks(batches):
         targets = [batch[1].cpu() for batch in chunk]
-        pools = [PooledMembers(task, ensemble.temperatures) for _ in chunk]
-        last_pools = [PooledMembers(task) for _ in chunk]
+        pools = [PooledMembers(task, ensemble.temperatures, of_part) for of_part in targets]
+        last_pools = [PooledMembers(task, targets=of_part) for of_part in targets]
         for number, member in enumerate(members):
             for part, on_device in enumerate(member):
                 predictions = on_device.cpu()
@@ -172,16 +173,18 @@ class _Collected:
     calibrated: list[ExampleScores] = field(default_factory=list)
     of_members: list[ExampleScores] = field(default_factory=list)
     differences: dict[str, float] = field(default_factory=dict)
-    weight: int = 0
+    weight: float = 0.0
 
     def add(self, pool: PooledMembers, targets: Tensor) -> None:
         predictions = pool.predictions
-        self.scores.append(self.task.score(predictions, targets))
+        scores = self.task.score(predictions, targets)
+        counted = _counted(scores, predictions)
+        self.scores.append(scores)
         self.calibrated.append(self.task.score(self.task.calibrate(predictions, self.temperature), targets))
         self.of_members.append(self.task.score(pool.at_temperatures, targets))
         for name, value in pool.differences().items():  # each is a mean over positions
-            self.differences[name] = self.differences.get(name, 0.0) + value * predictions.numel()
-        self.weight += predictions.numel()
+            self.differences[name] = self.differences.get(name, 0.0) + value * counted
+        self.weight += counted
 
     def result(self) -> ChunkedScores:
         scores = _join(self.scores)
@@ -193,6 +196,11 @@ class _Collected:
             _join(self.calibrated),
             _join(self.of_members),
         )
+
+
+def _counted(scores: ExampleScores, predictions: Tensor) -> float:
+    """Return what the mean over a batch weighs among other batches: its positions that are not ignored."""
+    return scores.positions.sum().item() if isinstance(scores, PositionScores) else predictions.numel()
 
 
 def _join(parts: Sequence[ExampleScores]) -> ExampleScores:

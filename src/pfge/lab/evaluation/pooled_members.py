@@ -13,10 +13,11 @@ class PooledMembers:
     Args:
         task: What the predictions mean.
         temperatures: Those of the ensemble: of the pooled prediction, and the weights of its members.
+        targets: The true answers, by which ignored positions do not count in differences; all count if None.
     """
 
-    def __init__(self, task: Task, temperatures: Temperatures = UNSCALED):
-        self.spread: Spread = task.spread()
+    def __init__(self, task: Task, temperatures: Temperatures = UNSCALED, targets: Tensor | None = None):
+        self.spread: Spread = task.spread() if targets is None else task.spread_at(targets)
         self._task = task
         self._temperatures = temperatures
         self._members = 0
@@ -30,9 +31,10 @@ class PooledMembers:
             predictions: As the member gives them.
             temperature: Its own, for the mean at temperatures.
         """
-        self._pool.add(predictions, self._temperatures.weight_of(self._members))
+        weight = self._temperatures.weight_of(self._members)
         self._members += 1
-        self.spread.add(predictions)
+        self._pool.add(predictions, weight)
+        self.spread.add(predictions, weight)
         self._at_temperatures.add(self._task.calibrate(predictions, temperature))
 
     @property
