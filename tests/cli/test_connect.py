@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pfge.cli.main import main
+from tests.cli.test_main import squeezed
 from tests.lab.experiments.test_connect import SETTINGS
 from tests.lab.tiny import counted_steps, run, tiny
 
@@ -42,7 +43,8 @@ def refused(captured: Captured, *arguments: str) -> str:
 def test_three_tables_and_a_figure_that_are_the_same_again(capsys: Captured, folder: Path) -> None:
     assert main(["connect", str(folder), "--pairs", "1"]) == 0
     printed, said = capsys.readouterr()
-    assert said.replace("\n", "").startswith(f"{folder}: fits and traces 2 curves between adjacent members")
+    expected = f"{folder}: fits and traces 2 curves between adjacent members"
+    assert squeezed(said).startswith(squeezed(expected))
     assert [row[:2] for row in cells(printed)] == [["FGE", "1"], ["PFGE", "1"]] * 3
     for title in ("test error along the curve, %", "training loss along the curve", "mode connectivity"):
         assert title in printed

@@ -13,7 +13,12 @@ from pfge import Cascade, Ensemble
 from pfge.cli.main import main
 from pfge.lab.data import ImageSet, load_data
 from pfge.lab.models import build_model
-from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
+from tests.cli.test_main import (
+    Captured,
+    _leave_the_interpreter_as_it_was,  # noqa: F401
+    refused,
+    squeezed,
+)
 from tests.lab.tiny import run, tiny
 
 
@@ -55,7 +60,7 @@ def predicted(captured: Captured) -> list[dict[str, float]]:
 def test_an_ensemble_of_a_run_becomes_an_onnx_file(ensemble: Path, capsys: Captured) -> None:
     assert main(["export", str(ensemble), "digits.onnx"]) == 0
     told, said = capsys.readouterr()
-    assert said.replace("\n", "").startswith(f"{ensemble}: exports 4 members, and compares the file")
+    assert squeezed(said).startswith(squeezed(f"{ensemble}: exports 4 members, and compares the file"))
     assert (
         f"digits.onnx: 4 members, {Path('digits.onnx').stat().st_size:,} bytes, weights as they are" in told
     )

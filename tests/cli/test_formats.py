@@ -6,7 +6,12 @@ import pytest
 
 from pfge.cli.main import main
 from tests.cli.test_connect import cells
-from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
+from tests.cli.test_main import (
+    Captured,
+    _leave_the_interpreter_as_it_was,  # noqa: F401
+    refused,
+    squeezed,
+)
 from tests.lab.tiny import run, tiny
 
 
@@ -36,7 +41,7 @@ def test_the_table_has_every_form_and_is_the_same_again(capsys: Captured, folder
         ["PFGE", "int8 base + 1 bit", "yes"],
     ]
     assert rows[2][3:6] == ["194,304", "2x", "2"]  # as the comparison has it
-    assert f"To draw this: pfge report {folder}" in printed.replace("\n", "")
+    assert squeezed(f"To draw this: pfge report {folder}") in squeezed(printed)
     assert main(["formats", str(folder)]) == 0
     assert capsys.readouterr().out == printed
 

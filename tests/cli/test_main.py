@@ -48,6 +48,11 @@ def only_error(captured: Captured) -> str:
     return line.removeprefix("pfge: error: ")
 
 
+def squeezed(text: str) -> str:
+    """Return a text without white space: where lines are wrapped depends on the length of folders' names."""
+    return "".join(text.split())
+
+
 def refused(captured: Captured, arguments: list[str]) -> str:
     assert main(arguments) == 2
     return only_error(captured)

@@ -93,8 +93,8 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
         ) from error
     try:
         model = build(**taken, **options)
-    except ValueError:
-        raise  # it says what to do
+    except (ValueError, RuntimeError):
+        raise  # the first says what to do, and by the second a caller knows that a model reads its weights
     except Exception as error:  # it may be the user's code
         reason = next(iter(str(error).splitlines()), "")
         raise ValueError(
