@@ -4,7 +4,7 @@
                               [--stage choose|base|report|long|write]
 
 Each stage is a few comparisons; a stage that was stopped continues where it was. Without --stage all of them
-run, one after another. What was measured is copied to docs/recorded/cifar10, and is not run again.
+run, one after another. What was measured is copied to studies/recorded-cifar10, and is not run again.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from studies.tables import (
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "cifar10.md"
-RECORDED = DOCS / "recorded" / "cifar10"
+RECORDED = Path(__file__).parent / "recorded-cifar10"
 CONFIG = Path(__file__).parent / "cifar10.toml"
 CHOOSING = 1
 REPORTED = (11, 12, 13)
