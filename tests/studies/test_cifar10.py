@@ -138,7 +138,7 @@ def test_a_row_that_needs_another_method_is_reported_with_it(tmp_path: Path) -> 
 def test_the_page_says_what_was_not_run(recorded: Path) -> None:
     text = cifar10.results(recorded)
     assert text.startswith("**Unfinished.** Nothing is decided before all runs are made")
-    assert "\n- report, rate 0.05, seed 11: SWA, FGE, SWAG, PFGE, TTA\n" in text
+    assert "\n- report, rate 0.05, seed 11: SWA, FGE, PFGE, Star, Cosine, TTA, SWAG\n" in text
     assert "\n- long, rate 0.4, seed 21: Cosine\n" in text
     assert "choose, rate" not in text
 
