@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 # rooms of `lab` and `reports`.
 ROWS: dict[str, list[set[str]]] = {
     "": [
-        {"sharding"},
+        {"sharding", "group_rates"},
         {"frozen"},
         {"schedules", "weights"},
         {"averages", "finite"},

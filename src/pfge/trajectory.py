@@ -20,6 +20,7 @@ from pfge.collectors.swag import SWAG
 from pfge.finite import require_wide
 from pfge.forward import repeat_batches
 from pfge.frozen import share_narrow, without
+from pfge.group_rates import GroupRates
 from pfge.live_weights import LiveWeights
 from pfge.schedules import CosineRestarts, Schedule, Triangular
 from pfge.sharding import keep_parts_only, require_known_split
@@ -104,15 +105,14 @@ class Trajectory:
         self.schedule = schedule
         self.collectors = tuple(collectors)
         self.iteration = 0
-        self._first_rates = _rates_at_start(optimizer, schedule)
-        self._rate_ratios = _ratios(self._first_rates)
+        self._rates = GroupRates(
+            optimizer, is_scheduled=schedule is not None, overrides_scheduler=overrides_scheduler
+        )
         self._warn_of_high_rates()
         self._live = LiveWeights(model)
         self._begun = False
         self._stepped = False
         self._updates_without_step: int | None = 0  # None once there was a step
-        self._rates_set: list[float] | None = None
-        self._overrides_scheduler = overrides_scheduler
         optimizer.register_step_post_hook(self._note_step)
 
     def __repr__(self) -> str:
@@ -123,8 +123,8 @@ class Trajectory:
         """Set the learning rate of the coming iteration."""
         require_own_weights(self.model)
         if self.schedule is not None:
-            self._warn_of_other_rates()
-            self._add_ratios(self.schedule)
+            self._rates.warn_of_changes(self.iteration)
+            self._rates.add_groups(begun=self._begun)
         if not self._begun:
             keep_parts_only(self.model)
             self._live.freeze()
@@ -137,7 +137,7 @@ class Trajectory:
                 collector.begin(weights, buffers)
             self._begun = True
         if self.schedule is not None:
-            self._set_rate(self.schedule(self.iteration + 1))
+            self._rates.set(self.schedule(self.iteration + 1))
         self._stepped = False
 
     def after_update(self) -> None:
@@ -178,7 +178,7 @@ class Trajectory:
         state = {
             "iteration": self.iteration,
             "begun": self._begun,
-            "rate_ratios": self._rate_ratios,
+            "rate_ratios": self._rates.ratios,
             "collectors": [[str(collector), collector.state_dict()] for collector in self.collectors],
         }
         if frozen := sorted({name for c in self.collectors for name in c.frozen_batch_norm}):
@@ -205,10 +205,9 @@ class Trajectory:
         if "weights" in state:
             self._load_training(state["weights"], state["optimizer"])
         self.iteration = state["iteration"]
-        self._rate_ratios = list(state["rate_ratios"])
+        self._rates.resume(state["rate_ratios"])
         self._begun = state["begun"]
         self._stepped = False
-        self._rates_set = None
         if self._begun:
             # Those of the start: what became infinite since then must still be found.
             self._live.freeze(unchecked=state.get("non_finite_buffers", ()))
@@ -234,36 +233,6 @@ class Trajectory:
             for parameter in self.model.parameters():
                 self.optimizer.state.pop(parameter, None)
 
-    def _add_ratios(self, schedule: Schedule) -> None:
-        """Note the ratios of groups that were added to the optimizer since the last update."""
-        known, groups = len(self._rate_ratios), self.optimizer.param_groups
-        if len(groups) <= known:
-            return
-        if not self._begun or not known:  # the rates are still the optimizer's own
-            self._first_rates = _rates_at_start(self.optimizer, schedule)
-            self._rate_ratios = _ratios(self._first_rates)
-            return
-        # Not to the rate of now: the same line of code would mean another ratio in each part of a cycle.
-        largest = max(self._first_rates)
-        new = [min(float(group["lr"]) / largest, 1.0) if largest else 1.0 for group in groups[known:]]
-        self._rate_ratios = [*self._rate_ratios, *new]
-
-    def _set_rate(self, rate: float) -> None:
-        for group, ratio in zip(self.optimizer.param_groups, self._rate_ratios, strict=True):
-            if isinstance(group["lr"], Tensor):  # capturable optimizers keep the rate on the device
-                group["lr"].fill_(rate * ratio)
-            else:
-                group["lr"] = rate * ratio
-        self._rates_set = self._plain_rates()
-
-    def _plain_rates(self) -> list[float]:
-        """Return the rates that are numbers; to read one from a device would wait for the device.
-
-        Those of groups that were added since the last update are left out.
-        """
-        groups = self.optimizer.param_groups[: len(self._rate_ratios)]
-        return [group["lr"] for group in groups if not isinstance(group["lr"], Tensor)]
-
     def _warn_of_high_rates(self) -> None:
         # Weights follow the rate only within several iterations: in a shorter cycle any place is as good.
         schedule = self.schedule
@@ -284,18 +253,6 @@ class Trajectory:
                     "the collector the phase at which the rate is lowest",
                     stacklevel=3,
                 )
-
-    def _warn_of_other_rates(self) -> None:
-        if self._overrides_scheduler or self._rates_set is None:
-            return
-        if (found := self._plain_rates()) != self._rates_set:
-            self._overrides_scheduler = True  # one warning is enough
-            warnings.warn(
-                f"the learning rates were {self._rates_set} at update {self.iteration} and are now {found}: "
-                "something else sets them too, probably a torch scheduler, and is overridden; remove it, or "
-                "pass schedule=None to keep its rates",
-                stacklevel=3,
-            )
 
     def _require_some_step(self) -> None:
         if self._updates_without_step is None:
@@ -365,39 +322,6 @@ def follow(
         trajectory.after_update()
         if on_update is not None:
             on_update(trajectory.iteration, value.detach())
-
-
-def _rates_at_start(optimizer: Optimizer, schedule: Schedule | None) -> list[float]:
-    """Return the rate of each group, before a torch scheduler changed it if one did."""
-    if any(group.get("lr") is None for group in optimizer.param_groups):  # it chooses its rates itself
-        if schedule is None:
-            return []
-        raise ValueError(
-            "a schedule needs an optimizer with a learning rate, got None; pass schedule=None to let the "
-            "optimizer choose its rates"
-        )
-    now = [float(group["lr"]) for group in optimizer.param_groups]
-    if not all("initial_lr" in group for group in optimizer.param_groups):
-        return now
-    # A scheduler may have brought all groups to one rate, such as 0.
-    first = [float(group["initial_lr"]) for group in optimizer.param_groups]
-    if schedule is not None:
-        _warn_of_other_ratios(_ratios(now), _ratios(first))
-    return first
-
-
-def _warn_of_other_ratios(now: list[float], first: list[float]) -> None:
-    if any(abs(a - b) > 1e-6 for a, b in zip(now, first, strict=True)):
-        warnings.warn(
-            f"the rates of the parameter groups have the ratios {now}, and had {first} before a scheduler "
-            "changed them; the latter are used; remove initial_lr from the groups to use the former",
-            stacklevel=5,
-        )
-
-
-def _ratios(rates: Sequence[float]) -> list[float]:
-    largest = max(rates, default=0.0)
-    return [rate / largest if largest else 1.0 for rate in rates]
 
 
 def _warn_of_unused(trajectory: Trajectory, iterations: int) -> None:
