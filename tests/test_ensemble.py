@@ -230,9 +230,10 @@ def test_calibrating_again_starts_from_the_members_as_they_are() -> None:
 
 
 def test_the_last_members_keep_their_own_temperatures_and_not_that_of_the_pool() -> None:
-    ensemble = Ensemble(make_members(), make_mlp, temperatures=Temperatures(2.0, (1.0, 2.0, 3.0)))
-    last = ensemble.last(2)
-    assert last.temperatures == Temperatures(1.0, (2.0, 3.0))
+    own = Ensemble(make_members(), make_mlp, temperatures=Temperatures(members=(1.0, 2.0, 3.0)))
+    assert own.last(2).temperatures == Temperatures(members=(2.0, 3.0))
+    both = own.with_members(own.members, temperatures=Temperatures(2.0, (1.0, 2.0, 3.0)))
+    assert both.last(2).temperatures == Temperatures()
 
 
 def test_moving_keeps_temperatures_and_fresh_statistics_end_them() -> None:
@@ -349,9 +350,34 @@ def test_weights_that_help_are_fitted_and_others_are_not_kept() -> None:
         assert ensemble.calibrated([x], chance, by="weights").temperatures.weights is None
 
 
-def test_weights_need_one_class_for_each_example() -> None:
-    with pytest.raises(ValueError, match="fitting weights needs a task with one class for each example"):
-        fractions().calibrated([X], torch.ones(20), by="weights")
+def test_a_temperature_that_members_share_is_fitted_and_applied_if_it_helps() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = 3 * torch.randn(1000, 4, generator=generator)
+    ensemble = Ensemble(make_members(), make_mlp)
+    logits = ensemble.predict_members(x).log().mean(dim=0)
+    targets = (8 * logits).softmax(dim=1).multinomial(1, generator=generator)[:, 0]
+    fitted = ensemble.calibrated([x[:300], x[300:]], targets, by="shared")
+    assert fitted.temperatures.members is not None
+    (shared,), pooled = {*fitted.temperatures.members}, fitted.temperatures.pooled
+    assert shared > 1
+    powered = ensemble.predict_members(x).double() ** (1 / shared)
+    mean = (powered / powered.sum(dim=2, keepdim=True)).mean(dim=0) ** (1 / pooled)
+    torch.testing.assert_close(
+        fitted.predict(x).double(), mean / mean.sum(dim=1, keepdim=True), rtol=1e-4, atol=1e-6
+    )
+    # Both were fitted for all members.
+    assert fitted.last(2).temperatures == Temperatures()
+    alike = Ensemble([ensemble.members[0]] * 2, make_mlp)
+    with pytest.warns(UserWarning, match="only the mean has a temperature, as one of the members does not"):
+        assert alike.calibrated([x], targets, by="shared").temperatures.members is None
+
+
+@pytest.mark.parametrize("by", ["shared", "weights"])
+def test_some_calibrations_need_one_class_for_each_example(by: CalibrateBy) -> None:
+    with pytest.raises(
+        ValueError, match=f"calibrating by '{by}' needs a task with one class for each example"
+    ):
+        fractions().calibrated([X], torch.ones(20), by=by)
 
 
 def test_each_member_has_a_weight_or_none_has() -> None:

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept
-from pfge.calibration import UNSCALED, CalibrateBy, Calibration, Temperatures, fit_pooling_weights
+from pfge.calibration import (
+    UNSCALED,
+    CalibrateBy,
+    Calibration,
+    PoolingWeights,
+    SharedTemperature,
+    Temperatures,
+    fit_pooling_weights,
+    fit_shared_temperature,
+)
 from pfge.collectors.base import Collector
 from pfge.ensemble_module import EnsembleModule, Form
 from pfge.forward import (
@@ -258,9 +267,10 @@ class Ensemble:
             batches: Batches that can be read again in the same order.
             targets: The true answer of each example.
             by: "pooled" fits one temperature for the mean of the members, "members" one for each member,
-                and "weights" one for the mean and how much each member counts. Weights are kept only if
-                they lower the NLL on held-out parts of these examples (`fit_pooling_weights`); if not,
-                there is a warning, and all members count the same. They need one class for each example.
+                "shared" one that all members have and one for their mean (`fit_shared_temperature`), and
+                "weights" one for the mean and how much each member counts (`fit_pooling_weights`). The last
+                two need one class for each example, and are kept only if they lower the NLL on held-out
+                parts of these examples; if not, there is a warning, and only the mean has a temperature.
         """
         require_order_of_targets(batches)
         sampled: dict[int, Tensor] = {}
@@ -285,9 +295,10 @@ class Ensemble:
         members = predict_in_turn(plain._predictor, self._numbers(), batches, sample)
         if by == "members":
             fitted = Temperatures(members=tuple(fit(member) for member in members))
-        elif by == "weights":
-            require_classification(self.task, "fitting weights")
-            fitted = _with_weights(torch.stack(list(members)), sampled_targets())
+        elif by in ("shared", "weights"):
+            require_classification(self.task, f"calibrating by {by!r}")
+            how = _with_weights if by == "weights" else _with_shared
+            fitted = how(torch.stack(list(members)), sampled_targets())
         else:
             fitted = Temperatures(fit(plain._pool(members)[0]))
         return self.with_members(self.members, temperatures=fitted)
@@ -564,12 +575,24 @@ def _with_weights(members: Tensor, targets: Tensor) -> Temperatures:
     found = fit_pooling_weights(members, targets)
     if found.help:
         return Temperatures(found.temperature, weights=found.weights)
-    warnings.warn(
-        "all members count the same, as weights do not help: on held-out parts of the examples they change "
-        f"the NLL by {found.difference:+.5f}, with a standard error of {found.error:.5f}",
-        stacklevel=3,
-    )
+    _warn_of_no_help("all members count the same, as weights do not help", found)
     return Temperatures(found.temperature)
+
+
+def _with_shared(members: Tensor, targets: Tensor) -> Temperatures:
+    found = fit_shared_temperature(members, targets)
+    if found.help:
+        return Temperatures(found.pooled, members=(found.members,) * len(members))
+    _warn_of_no_help("only the mean has a temperature, as one of the members does not help", found)
+    return Temperatures(found.pooled)
+
+
+def _warn_of_no_help(what: str, found: PoolingWeights | SharedTemperature) -> None:
+    warnings.warn(
+        f"{what}: on held-out parts of the examples the NLL changes by {found.difference:+.5f}, with a "
+        f"standard error of {found.error:.5f}",
+        stacklevel=4,
+    )
 
 
 def _name_of(build_model: Callable[[], nn.Module]) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pfge import Ensemble
-from pfge.calibration import PoolingWeights
+from pfge.calibration import PoolingWeights, SharedTemperature
 from pfge.cli.main import main
 from pfge.lab.data import ImageSet, Normalization, Splits, load_data
 from pfge.lab.evaluation.corruptions import corrupt
@@ -135,6 +135,25 @@ def test_weights_of_members_are_saved_if_they_help(
     assert "member_weights" not in assessed(ensemble, *config)
     assert "all members count the same, as weights do not help" in " ".join(capsys.readouterr().err.split())
     assert Ensemble.load(ensemble, small_conv).temperatures.weights is None
+
+
+@pytest.mark.filterwarnings("default:only the mean has a temperature")
+def test_a_temperature_that_members_share_is_saved_if_it_helps(
+    finished: Path, ensemble: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ["--config", str(finished / "config.toml"), "--calibrate", "shared"]
+    monkeypatch.setattr(SharedTemperature, "help", True)
+    found = assessed(ensemble, *config)
+    saved = Ensemble.load(ensemble, small_conv).temperatures
+    assert saved.members is not None
+    assert found["member_temperatures"] == [saved.members[0]] * len(saved.members)
+    assert found["temperature"] == saved.pooled
+    said = f"the temperature {saved.members[0]:.3f} of each member and {saved.pooled:.3f} of the mean."
+    assert said in " ".join(capsys.readouterr().err.split())
+
+    monkeypatch.setattr(SharedTemperature, "help", False)
+    assert assessed(ensemble, *config)["member_temperatures"] is None
+    assert "as one of the members does not help" in " ".join(capsys.readouterr().err.split())
 
 
 def test_unknown_inputs_are_told_apart(finished: Path, capsys: Captured) -> None:

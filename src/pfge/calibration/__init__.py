@@ -7,6 +7,7 @@ from pfge.calibration.scaling import (
     scale_logits,
     scale_probabilities,
 )
+from pfge.calibration.shared_temperature import SharedTemperature, fit_shared_temperature
 from pfge.calibration.temperature_fitting import (
     fit_label_temperatures,
     fit_member_temperatures,
@@ -21,12 +22,14 @@ from pfge.calibration.variance_fitting import fit_noise_variance, fit_variance_f
 
 __all__ = [
     "PoolingWeights",
+    "SharedTemperature",
     "Temperature",
     "Temperatures",
     "fit_label_temperatures",
     "fit_member_temperatures",
     "fit_noise_variance",
     "fit_pooling_weights",
+    "fit_shared_temperature",
     "fit_temperature",
     "fit_variance_factor",
     "log_probabilities",

@@ -1,16 +1,15 @@
 """Weights of members, fitted together with the temperature of their mean on held-out predictions."""
 
-import warnings
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pfge.calibration.scaling import log_probabilities, scale_probabilities
-from pfge.calibration.temperature_fitting import fit_temperature
-from pfge.metrics.checks import SMALLEST, require_probabilities, require_targets
+from pfge.calibration.held_out import gain_on_held_out, minimize, quiet_temperature, require_members
+from pfge.calibration.temperatures import Temperatures
+from pfge.metrics.checks import SMALLEST
 
-FOLDS = 5
 LEAST_WEIGHT = 1e-6
 
 
@@ -70,44 +69,19 @@ def fit_pooling_weights(members: Tensor, targets: Tensor) -> PoolingWeights:
         >>> fitted.help, fitted.weights[0] > 0.5
         (True, True)
     """
-    _require_members(members, targets)
+    require_members(members, targets, "weights")
     members, targets = members.detach().to("cpu", torch.float64), targets.to("cpu", torch.int64)
     equal = (1 / len(members),) * len(members)
-    parts = torch.arange(len(targets)) % FOLDS
-    differences = torch.zeros(len(targets), dtype=torch.float64)
-    for part in range(FOLDS):
-        held_out = parts == part
-        fitted = _fit(members[:, ~held_out], targets[~held_out])
-        plain = equal, _temperature(members[:, ~held_out].mean(dim=0), targets[~held_out])
-        with_weights, without = (
-            _log_loss(members[:, held_out], targets[held_out], *found) for found in (fitted, plain)
-        )
-        differences[held_out] = with_weights - without
-    difference = differences.mean().item()
-    error = (differences.std() / len(differences) ** 0.5).item()
-    found = PoolingWeights(*_fit(members, targets), difference, error)
-    if found.help:
-        return found
-    return PoolingWeights(equal, _temperature(members.mean(dim=0), targets), difference, error)
 
+    def fit(some: Tensor, of_some: Tensor) -> Temperatures:
+        weights, temperature = _fit(some, of_some)
+        return Temperatures(temperature, weights=weights)
 
-def _require_members(members: Tensor, targets: Tensor) -> None:
-    if members.ndim != 3 or len(members) < 2:
-        raise ValueError(
-            "weights are fitted to the predictions of at least two members, [K, N, C], got "
-            f"{list(members.shape)}; one class for each example is needed"
-        )
-    for member in members:
-        require_probabilities(member)
-    require_targets(members[0], targets)
-    if len(targets) < 2 * FOLDS:
-        raise ValueError(f"weights are fitted on at least {2 * FOLDS} examples, got {len(targets)}")
-
-
-def _temperature(probabilities: Tensor, targets: Tensor) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one that cannot be found stays 1; so it does for the weighted mean
-        return fit_temperature(log_probabilities(probabilities), targets).value
+    gain = gain_on_held_out(fit, members, targets)
+    found = PoolingWeights(*_fit(members, targets), *gain)
+    return (
+        found if found.help else PoolingWeights(equal, quiet_temperature(members.mean(dim=0), targets), *gain)
+    )
 
 
 def _fit(members: Tensor, targets: Tensor) -> tuple[tuple[float, ...], float]:
@@ -116,34 +90,20 @@ def _fit(members: Tensor, targets: Tensor) -> tuple[tuple[float, ...], float]:
     The weights are the softmax of free numbers, the last of which is fixed at 0, so that all are above 0.
     """
     count = len(members)
-    start = _temperature(members.mean(dim=0), targets)
-    free = torch.zeros(count, dtype=torch.float64)
-    free[-1] = torch.tensor(start).log()
-    free.requires_grad_()
-    optimizer = torch.optim.LBFGS([free], max_iter=200, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+    plain = quiet_temperature(members.mean(dim=0), targets)
+    start = torch.zeros(count, dtype=torch.float64)
+    start[-1] = math.log(plain)
 
-    def weights() -> Tensor:
+    def weights(free: Tensor) -> Tensor:
         return torch.cat([free[:-1], free.new_zeros(1)]).softmax(dim=0)
 
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        pooled = torch.tensordot(weights(), members, dims=1).clamp(min=SMALLEST).log() / free[-1].exp()
-        mean = torch.nn.functional.cross_entropy(pooled, targets)
-        mean.backward()  # type: ignore[no-untyped-call]
-        return mean
+    def loss(free: Tensor) -> Tensor:
+        pooled = torch.tensordot(weights(free), members, dims=1).clamp(min=SMALLEST).log() / free[-1].exp()
+        return torch.nn.functional.cross_entropy(pooled, targets)
 
-    with torch.enable_grad():
-        optimizer.step(loss)  # type: ignore[no-untyped-call]
-    fitted = weights().detach()
-    if not bool(free.isfinite().all()):
-        return (1 / count,) * count, start
-    fitted = fitted.clamp(min=LEAST_WEIGHT)
+    if (free := minimize(loss, start)) is None:
+        return (1 / count,) * count, plain
+    fitted = weights(free).clamp(min=LEAST_WEIGHT)
     fitted /= fitted.sum()
     # The best temperature of these weights, by the fit that all temperatures are found by.
-    return tuple(fitted.tolist()), _temperature(torch.tensordot(fitted, members, dims=1), targets)
-
-
-def _log_loss(members: Tensor, targets: Tensor, weights: tuple[float, ...], temperature: float) -> Tensor:
-    pooled = torch.tensordot(torch.tensor(weights, dtype=torch.float64), members, dims=1)
-    scaled = scale_probabilities(pooled, temperature)
-    return -scaled.gather(1, targets[:, None])[:, 0].clamp(min=SMALLEST).log()
+    return tuple(fitted.tolist()), quiet_temperature(torch.tensordot(fitted, members, dims=1), targets)

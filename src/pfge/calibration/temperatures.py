@@ -10,8 +10,9 @@ from torch import Tensor
 Calibration = float | tuple[float, ...]
 """What predictions are calibrated by: one number, or one for each label. 1 leaves them as they are."""
 
-CalibrateBy = Literal["pooled", "members", "weights"]
-"""What is fitted: a temperature of the mean, one of each member, or one of the mean and members' weights."""
+CalibrateBy = Literal["pooled", "members", "shared", "weights"]
+"""What is fitted: a temperature of the mean; one of each member; one that members share and one of the mean;
+one of the mean and members' weights."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Temperatures:
         >>> temperatures.of_member(1)
         2.0
         >>> temperatures.of_last(2)
+        Temperatures(pooled=1.0, members=None, weights=None)
+        >>> Temperatures(members=(1.0, 2.0, 3.0)).of_last(2)
         Temperatures(pooled=1.0, members=(2.0, 3.0), weights=None)
     """
 
@@ -87,9 +90,12 @@ class Temperatures:
     def of_last(self, count: int) -> "Temperatures":
         """Return the temperatures of the last members alone.
 
-        The pooled temperature and the weights were fitted for all members: there are none.
+        The pooled temperature and the weights were fitted for all members: there are none. Temperatures of
+        members are kept only if there is no pooled one, as they would else have been fitted together with it.
         """
-        return Temperatures(members=self.members and self.members[-count:])
+        if self.members is None or self.pooled != 1:
+            return UNSCALED
+        return Temperatures(members=self.members[-count:])
 
 
 def require_temperatures(temperatures: Calibration) -> None:

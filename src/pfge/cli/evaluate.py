@@ -1,13 +1,14 @@
 """`pfge evaluate`: measure a saved ensemble: calibration, unknown inputs, corrupted inputs."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of, written_file
 
 if TYPE_CHECKING:
-    from pfge.calibration import Temperatures
+    from pfge.calibration import Calibration, Temperatures
 
 HELP = "measure a saved ensemble: calibration, unknown inputs, corrupted inputs"
 DESCRIPTION = f"Measure an ensemble on the test set, print the tables, and write them as JSON. {WHERE_FROM}"
@@ -18,9 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ensemble_arguments(parser)
     parser.add_argument(
         "--calibrate",
-        choices=("pooled", "members", "weights"),
-        help="first fit temperatures on validation data, and save them with the ensemble: one for the mean, "
-        "one for each member, or one for the mean and weights of members, if these help",
+        choices=("pooled", "members", "shared", "weights"),
+        help="first fit temperatures on validation data, and save them with the ensemble: one for the mean; "
+        "one for each member; one that members share and one for the mean; one for the mean and weights of "
+        "members. The last two are kept if they help",
     )
     parser.add_argument(
         "--ood",
@@ -88,11 +90,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _in_words(temperatures: "Temperatures") -> str:
-    of_members = temperatures.members
-    values = [temperatures.pooled] if of_members is None else of_members
-    numbers = [number for value in values for number in (value if isinstance(value, tuple) else (value,))]
-    what = "the temperature" if len(numbers) == 1 else "the temperatures"
-    said = f"{what} {', '.join(f'{number:.3f}' for number in numbers)}"
+    of_members, pooled = temperatures.members, temperatures.pooled
+    if of_members is not None and pooled != 1:  # fitted together: all members have the same
+        return (
+            f"the temperature {_numbers(of_members[:1])} of each member and {_numbers([pooled])} of the mean"
+        )
+    values = [pooled] if of_members is None else of_members
+    is_one = len(values) == 1 and not isinstance(values[0], tuple)
+    said = f"{'the temperature' if is_one else 'the temperatures'} {_numbers(values)}"
     if temperatures.weights is not None:
-        said += f" and the weights {', '.join(f'{weight:.3f}' for weight in temperatures.weights)}"
+        said += f" and the weights {_numbers(temperatures.weights)}"
     return said
+
+
+def _numbers(values: "Sequence[Calibration]") -> str:
+    each = [number for value in values for number in (value if isinstance(value, tuple) else (value,))]
+    return ", ".join(f"{number:.3f}" for number in each)
