@@ -45,7 +45,7 @@ napoleon_use_admonition_for_references = False
 CARDS = [f"methods/{name}" for name in METHODS]
 WIDE_PAGES = [
     *("all-methods", "choose", "cifar10", "compression", "faults", "mnist1d"),
-    *("results", "scale", "trainers", "verdicts"),
+    *("pooling", "results", "scale", "trainers", "verdicts"),
 ]
 WITH_WIDE_TABLES = [*WIDE_PAGES, *CARDS]
 html_theme = "pydata_sphinx_theme"

@@ -1,5 +1,6 @@
 """Baselines: a deep ensemble, dropout that stays on at test time, and augmentation at test time."""
 
+from pfge.ensemble import Ensemble
 from pfge.lab.data.in_memory.augmentation import Augmentation
 from pfge.lab.evaluation.augmented_passes import augmented_passes, views_of
 from pfge.lab.evaluation.mc_dropout import mc_dropout
@@ -37,8 +38,8 @@ def record_mc_dropout(session: Session, seed: int, name: str, samples: int) -> N
     record_ensemble(session, seed, name, ensemble.to(session.engine.device))
 
 
-def record_augmented(session: Session, seed: int, method: Method, setting: Setting) -> None:
-    """Measure the one model of another method on pictures that are shifted and mirrored."""
+def augmented_ensemble(session: Session, seed: int, method: Method, setting: Setting) -> Ensemble:
+    """Return the one model of another method as it sees pictures that are shifted and mirrored."""
     data = session.experiment.data
     views = views_of(Augmentation(data.crop_padding, data.flip), setting.members)
     ensemble = augmented_passes(
@@ -50,5 +51,10 @@ def record_augmented(session: Session, seed: int, method: Method, setting: Setti
         forward=session.engine.forward,
         method=f"{method.name}({len(views)})",
     )
-    iterations = setting.iterations
-    record_ensemble(session, seed, method.name, ensemble.to(session.engine.device), iterations=iterations)
+    return ensemble.to(session.engine.device)
+
+
+def record_augmented(session: Session, seed: int, method: Method, setting: Setting) -> None:
+    """Measure the one model of another method on pictures that are shifted and mirrored."""
+    ensemble = augmented_ensemble(session, seed, method, setting)
+    record_ensemble(session, seed, method.name, ensemble, iterations=setting.iterations)
