@@ -372,6 +372,16 @@ def test_a_temperature_that_members_share_is_fitted_and_applied_if_it_helps() ->
         assert alike.calibrated([x], targets, by="shared").temperatures.members is None
 
 
+def test_a_single_member_does_not_predict_in_a_random_order() -> None:
+    shuffled = DataLoader(TensorDataset(X, TARGETS), batch_size=4, shuffle=True)
+    one = Ensemble(make_members()[:1], make_mlp)
+    with pytest.raises(
+        ValueError, match="must come in a fixed order, as predictions do, got a DataLoader that"
+    ):
+        one.predict_batches(shuffled)
+    one.evaluate(shuffled)  # each example comes with its target
+
+
 @pytest.mark.parametrize("by", ["shared", "weights"])
 def test_some_calibrations_need_one_class_for_each_example(by: CalibrateBy) -> None:
     with pytest.raises(

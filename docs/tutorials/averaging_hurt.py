@@ -1,15 +1,14 @@
 """Why did averaging hurt?
 =======================
 
-The mean of good models can be a bad model. Three causes explain most cases: BatchNorm statistics of other
-weights, points taken at a high rate, and points of different valleys. Each has a sign and a remedy.
+The mean of good models can be a bad model. Two causes explain most cases: BatchNorm statistics of other
+weights, and points of different valleys. Each has a sign and a remedy.
 """
 
 # %%
-# A path whose average is good
-# ----------------------------
-
-import warnings
+# A path whose average is better than its points
+# ----------------------------------------------
+# The rate of this path is high, so that single points are worse than w0. Their mean is about as good as w0.
 
 import matplotlib.pyplot as plt
 import torch
@@ -64,19 +63,14 @@ def error(weights: Weights, *, refreshed: bool = True) -> float:
 model = train_one(1)
 w0 = copy_weights(model.state_dict())
 
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+mean, points = pfge.SWA(20, average_start=False), pfge.FGE(20)
+trajectory = pfge.Trajectory(model, optimizer, pfge.Triangular(20, 1e-3, 1.0), [mean, points])
+pfge.follow(trajectory, train, loss, iterations=200)
 
-def follow_path(phase: int, high: float) -> tuple[pfge.SWA, pfge.FGE]:
-    """Return the mean and the points of a path from w0, taken at a phase of the cycle."""
-    pfge.load_weights(model, w0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    mean, points = pfge.SWA(20, phase=phase, average_start=False), pfge.FGE(20, phase=phase)
-    trajectory = pfge.Trajectory(model, optimizer, pfge.Triangular(20, 1e-3, high), [mean, points])
-    pfge.follow(trajectory, train, loss, iterations=200)
-    return mean, points
-
-
-mean, points = follow_path(phase=0, high=1.0)
-print(f"w0 {error(w0):.2%}, mean of ten points {error(mean.members()[0]):.2%}")
+each = [error(point) for point in points.members()]
+print(f"w0 {error(w0):.2%}, single points {sum(each) / len(each):.2%} on average")
+print(f"mean of the points {error(mean.members()[0]):.2%}")
 
 # %%
 # First cause: BatchNorm
@@ -86,7 +80,6 @@ print(f"w0 {error(w0):.2%}, mean of ten points {error(mean.members()[0]):.2%}")
 # ``with_fresh_batch_norm``.
 
 stale, fresh = (error(mean.members()[0], refreshed=refreshed) for refreshed in (False, True))
-each = [error(point) for point in points.members()]
 
 figure, axes = plt.subplots(figsize=(6, 2.6))
 names = ["single points, mean error", "mean, BatchNorm of the last point", "mean, fresh BatchNorm"]
@@ -96,33 +89,8 @@ axes.set_xlabel("test error, %")
 figure.tight_layout()
 
 # %%
-# Second cause: points taken at a high rate
-# -----------------------------------------
-# ``phase`` moves where in the cycle points are taken. At mid-cycle the rate is highest, single points are
-# far from the minimum, and ``pfge`` warns. The mean of a few such points inherits some of that. The
-# remedy: take points where the rate is lowest.
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of the rates at which points are taken, which is what is shown here
-    high_mean, high_points = follow_path(phase=10, high=1.0)
-
-rows = {
-    "points at the lowest rate": each,
-    "points at the highest rate": [error(point) for point in high_points.members()],
-}
-figure, axes = plt.subplots(figsize=(6, 2.6))
-for place, values in enumerate(rows.values()):
-    color = ("#0072b2", "#d55e00")[place]
-    axes.plot([100 * v for v in values], [place] * len(values), "o", color=color, alpha=0.6)
-for place, weights in enumerate((mean.members()[0], high_mean.members()[0])):
-    axes.plot(100 * error(weights), place, "k|", markersize=22, markeredgewidth=2)
-axes.set_yticks(range(len(rows)), rows)
-axes.set(xlabel="test error, % (line: their mean)", ylim=(-0.6, 1.6))
-figure.tight_layout()
-
-# %%
-# Third cause: different valleys
-# ------------------------------
+# Second cause: different valleys
+# -------------------------------
 # Between two points of one path there is no barrier: the middle is better than both. Between two trainings
 # from different starts there is one: their mean is worse than both, although both are good. The remedy:
 # average within one path, and pool predictions across trainings.

@@ -86,8 +86,8 @@ figure.tight_layout()
 # %%
 # What it does not know
 # ---------------------
-# Images with their pixels in another order are no digits. The mutual information of a prediction and the
-# member is high where members disagree.
+# Images with shuffled pixels are not digits. The mutual information between the predicted class and the
+# choice of the member is high where members disagree.
 
 order = torch.randperm(64, generator=torch.Generator().manual_seed(1))
 known, unknown = x[900:], x[900:][:, order]

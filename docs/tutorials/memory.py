@@ -94,8 +94,8 @@ points = {}
 for name, ensemble in ensembles.items():
     small = pfge.compress(ensemble, pfge.Bits(3))
     points[name] = [(each.nbytes, quality(each)) for each in (ensemble, small)]
-    for kind, (size, nll) in zip(("float32", "3 bits"), points[name], strict=True):
-        print(f"{name:5} {len(ensemble):2} members, {kind:8} {size:9,} bytes, NLL {nll:.4f}")
+    for kind, (size, nll) in zip(("float32", "compressed"), points[name], strict=True):
+        print(f"{name:5} {len(ensemble):2} members, {kind:10} {size:9,} bytes, NLL {nll:.4f}")
 
 # %%
 # The picture to decide by

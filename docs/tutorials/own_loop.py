@@ -8,8 +8,8 @@ into an ensemble of four members.
 # %%
 # Data and model
 # --------------
-# The 8 x 8 digits of scikit-learn, with noise so that there is something to get wrong. Nothing here is of
-# ``pfge``: use your own data, model, optimizer and loop.
+# The 8 x 8 digits of scikit-learn, with noise so that there is something to get wrong. Nothing in this
+# section uses ``pfge``: use your own data, model, optimizer and loop.
 
 import tempfile
 
@@ -55,8 +55,8 @@ w0 = pfge.Ensemble([pfge.weights.copy_weights(model.state_dict())], make_model)
 # Five more lines
 # ---------------
 # An epoch has 15 iterations. A cycle of two epochs, a period of five cycles, four periods: four members.
-# The schedule sets the learning rate, so there is no scheduler in the loop. Its highest rate is high,
-# which this small network with BatchNorm stands: members that differ gain more.
+# The schedule sets the learning rate, so there is no scheduler in the loop. Its peak rate of 1.0 is high.
+# This small network with BatchNorm tolerates it, and the members differ more, which helps the ensemble.
 
 schedule = pfge.Triangular(cycle=30, low=5e-4, high=1.0)
 collector = pfge.PFGE(cycle=30, period=150, average_start=False)

@@ -28,6 +28,7 @@ from pfge.forward import (
     arguments_of,
     call_model,
     move_batch,
+    require_order_of_rows,
     require_order_of_targets,
     require_rereadable,
     run_model,
@@ -376,6 +377,7 @@ class Ensemble:
         Args:
             batches: Batches that can be read again in the same order.
         """
+        require_order_of_rows(batches)
         return predict_in_turn(self._predictor, self._numbers(), batches)
 
     def evaluate(self, batches: Iterable[Any], *, chunk_bytes: int = CHUNK_BYTES) -> ExampleScores:

@@ -126,6 +126,11 @@ def require_same_order(batches: Iterable[Any], times: int) -> None:
         _refuse_shuffling(batches, "in the same order for each member")
 
 
+def require_order_of_rows(batches: Iterable[Any]) -> None:
+    """Refuse a loader that shuffles where nothing else would tell which example a prediction is of."""
+    _refuse_shuffling(batches, "in a fixed order, as predictions do")
+
+
 def require_order_of_targets(batches: Iterable[Any]) -> None:
     """Refuse a loader that shuffles where the targets are given beside it."""
     _refuse_shuffling(batches, "in the order of their targets")
