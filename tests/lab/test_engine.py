@@ -155,3 +155,33 @@ def test_the_first_does_what_others_rely_on() -> None:
 def test_hardware_that_is_not_there_is_a_config_error(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"the settings in \[engine\] do not fit this machine: .+"):
         make_engine(**settings)
+
+
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "ddp_notebook"])
+def test_a_strategy_whose_processes_call_a_function_is_refused(strategy: str) -> None:
+    with pytest.raises(ConfigError, match=rf"engine\.strategy must be .*, got {strategy}; set .*=ddp"):
+        make_engine(strategy=strategy, devices=2)
+
+
+def start_by_torchrun(monkeypatch: pytest.MonkeyPatch, processes: int, on_each_node: int) -> None:
+    sizes = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(on_each_node)}
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "LOCAL_RANK": "0", **sizes}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_one_process_of_torchrun_is_the_first_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_by_torchrun(monkeypatch, processes=1, on_each_node=1)
+    assert make_engine().share == (0, 1)
+
+
+def test_more_processes_of_torchrun_than_the_settings_say_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each would else take itself for the only one."""
+    start_by_torchrun(monkeypatch, processes=4, on_each_node=2)
+    with pytest.raises(ConfigError) as caught:
+        make_engine()
+    assert str(caught.value) == (
+        "torchrun started 4 processes, got engine.devices = 1 and engine.nodes = 1; set engine.devices=2 and "
+        "engine.nodes=2, or start one process without torchrun"
+    )

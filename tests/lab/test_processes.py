@@ -19,6 +19,7 @@ from pfge import Ensemble
 from pfge.cli.main import main
 from pfge.lab.engine import Engine
 from pfge.lab.evaluation.evaluate import evaluate_on
+from pfge.lab.experiments.compare import compare_all
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
@@ -310,3 +311,31 @@ def test_a_process_that_is_stopped_is_noticed_in_time_and_the_run_goes_on(
         wait_for_end(second)
     launch(*command)
     assert outcome(tmp_path / "run") == outcome(undisturbed)
+
+
+FAILING = """
+import sys
+from pathlib import Path
+from tests.lab.test_processes import compare_two
+compare_two(Path(sys.argv[1]))
+"""
+
+
+def compare_two(folder: Path) -> None:
+    """Compare in a folder of another config, and then in a new one, as one process of two."""
+    torch.set_num_threads(1)
+    few = (*PLAIN, *TWO, "ensemble.methods=[]")
+    try:
+        compare_all([(tiny(*few), folder / "a"), (tiny(*few), folder / "b")], Reporter(quiet=True))
+    except (ValueError, RuntimeError) as error:
+        print(type(error).__name__)
+
+
+@pytest.mark.slow
+def test_a_comparison_that_fails_in_one_process_is_not_mixed_with_the_next(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "a").opened(tiny("pretrain.rate=0.5")):
+        pass
+    (tmp_path / "script.py").write_text(FAILING)
+    printed = launch_two(str(tmp_path / "script.py"), str(tmp_path))
+    assert sorted(printed.split()) == ["RuntimeError", "StorageError"]  # the second has lost the first
+    assert not (tmp_path / "b").exists()

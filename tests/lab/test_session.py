@@ -1,6 +1,8 @@
 """The data of an experiment: how many images of each part, and always the same ones."""
 
 import json
+import multiprocessing
+import sys
 from pathlib import Path
 
 import pytest
@@ -283,3 +285,14 @@ def test_inputs_that_are_not_finite_are_refused_before_any_work(
 
 def test_a_model_may_replace_inputs_that_are_not_finite(tmp_path: Path) -> None:
     assert sizes(splits_of(tmp_path, *own("with_nan", "Filling"))) == (30, 0, 10)
+
+
+def test_a_worker_that_imports_an_unguarded_script_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    message = r"engine\.launcher = 'here:2' does; put the call under if __name__ == '__main__':"
+    with pytest.raises(ConfigError, match=message):
+        splits_of(tmp_path, "engine.launcher=here:2")
+    assert list(tmp_path.iterdir()) == []

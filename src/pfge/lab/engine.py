@@ -80,6 +80,11 @@ class Engine:
         self.wait_for_all()
 
 
+def has_other_processes() -> bool:
+    """Return whether this process is one of several that train a model together."""
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
 LAUNCHERS = ("LT_CLI_USED", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LOCAL_RANK", "WORLD_SIZE")
 """Environment variables of programs that start several processes."""
 
@@ -110,13 +115,38 @@ def _launch_fabric(settings: EngineSettings) -> Any:
             strategy=settings.strategy,
             precision=settings.precision,
         )
+        _launch(fabric, settings)
+    except ConfigError:
+        raise
     except (ValueError, TypeError, RuntimeError, ImportError) as error:
+        if isinstance(error, RuntimeError) and has_other_processes():
+            raise  # they have met, so one of them was lost since
         raise ConfigError(f"the settings in [engine] do not fit this machine: {error}") from None
-    fabric.launch()
     if fabric.world_size > 1 and distributed.is_initialized():
         # Not before all processes have met, as some take longer to start; torch has no public name for it.
         distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=settings.timeout))
     return fabric
+
+
+def _launch(fabric: Any, settings: EngineSettings) -> None:
+    try:
+        fabric.launch()
+    except TypeError:  # the processes of such a strategy call a function, and end with it
+        raise ConfigError(
+            "engine.strategy must be one that starts the whole command again, such as ddp, got "
+            f"{settings.strategy}; set engine.strategy=ddp, or leave it out"
+        ) from None
+    if not distributed.is_available() or not distributed.is_torchelastic_launched():
+        return
+    started = int(os.environ.get("WORLD_SIZE", 1))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", started))
+    if started != fabric.world_size:
+        # Else each would take itself for the only one, and all would write to the same folder.
+        raise ConfigError(
+            f"torchrun started {started} processes, got engine.devices = {settings.devices} and "
+            f"engine.nodes = {settings.nodes}; set engine.devices={here} and engine.nodes="
+            f"{started // here}, or start one process without torchrun"
+        )
 
 
 class _OneCpuProcess:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.functional import cross_entropy
 
 from pfge import (
@@ -29,9 +29,11 @@ from pfge import (
     refresh_batch_norm,
 )
 from pfge.calibration import Temperatures
+from pfge.lab.config.schema import Experiment
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
 from pfge.lab.data.seeding import derive_seed
-from pfge.lab.experiments.compare import compare
+from pfge.lab.experiments import compare as compare_module
+from pfge.lab.experiments.compare import compare, compare_all
 from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.schedules import pretraining_schedule
@@ -594,3 +596,22 @@ def test_tables_and_signals_are_compared_like_pictures(tmp_path: Path, data: str
     rows = run(tiny(f"data.name={data}", f"model.name={model}", "data.test_images=100"), tmp_path / "run")
     assert {row["method"] for row in rows} == {"w0", "SWA", "FGE", "FGE*", "SWAG", "SWAG*", "PFGE"}
     assert all(0 < row["test"]["nll"] < 5 for row in rows)
+
+
+@pytest.mark.parametrize(("processes", "tried"), [(1, ["a", "b"]), (2, ["a"])])
+def test_a_failure_ends_the_command_only_if_other_processes_may_not_have_seen_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, tried: list[str]
+) -> None:
+    """They would meet this process in the next experiment while they are in this one."""
+    found = []
+
+    def fail(experiment: Experiment, *_: object) -> None:
+        found.append(experiment.name)
+        raise ValueError("lower the rate")
+
+    monkeypatch.setattr(compare_module, "compare", fail)
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: processes)
+    with pytest.raises(ValueError, match="lower the rate"):
+        compare_all([(tiny(f"name={name}"), tmp_path / name) for name in ("a", "b")], Reporter(quiet=True))
+    assert found == tried

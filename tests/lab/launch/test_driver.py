@@ -1,5 +1,6 @@
 """The driver: which units it starts and when, and what becomes of those that fail."""
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from pfge.lab.launch.unit import Unit
 from pfge.lab.launch.work import Work
 from pfge.lab.launch.worker import Order
 from pfge.lab.run.folder import RunFolder
+from pfge.storage.files import StorageError
 
 
 @contextmanager
@@ -163,6 +165,32 @@ def test_jobs_are_stopped_if_the_driver_is_interrupted(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         work.drive([work.unit("a"), work.unit("b")])
     assert work.events == ["a", "b", "stopped a", "stopped b"]
+
+
+def test_jobs_go_on_if_an_error_ends_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of a cluster outlive their driver, and the next waits for them."""
+    work = Runner(tmp_path)
+
+    def fail(*_: object) -> str:
+        raise StorageError("seed-1-w0.progress cannot be read")
+
+    monkeypatch.setattr(Marks, "progress", fail)
+    with pytest.raises(StorageError, match="cannot be read"):
+        work.drive([work.unit("a"), work.unit("b")])
+    assert work.events == ["a", "b"]
+
+
+def test_a_disk_without_room_for_reasons_stops_no_other_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pfge.lab.launch.marks.write_text", refuse)
+    work = Runner(tmp_path, failures={"bad": 9})
+    with pytest.raises(UnitsMissingError, match="bad failed 3 times: its process was ended by signal 9"):
+        work.drive([work.unit("bad"), work.unit("good"), work.unit("after", "good")])
+    assert work.done == {"good", "after"}
 
 
 def test_experiments_share_the_workers_and_one_that_fails_stops_no_other(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Marks tell which units run and why others failed."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -91,3 +92,14 @@ def test_what_a_unit_says_is_read_in_whole_lines_and_once(tmp_path: Path) -> Non
     assert marks.said("a", after) == ([], after)
     marks.say("a", "three")
     assert marks.said("a", after) == (["three"], after + len("three\n"))
+
+
+def test_a_full_disk_does_not_hide_why_a_unit_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "write_text", refuse)
+    marks = Marks(RunFolder(tmp_path))
+    with pytest.raises(ValueError, match="lower the rate"), marks.held("seed 1: w0"):
+        raise ValueError("lower the rate")
+    assert not marks.note_failure("seed 1: w0", "lower the rate")

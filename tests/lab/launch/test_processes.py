@@ -1,10 +1,14 @@
 """Units in several processes on one machine: the bytes are those of one process."""
 
+import errno
 import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +20,13 @@ from pfge.lab.launch.driver import UnitsMissingError
 from pfge.lab.launch.fork_server import worker_context
 from pfge.lab.launch.processes import processes
 from pfge.lab.launch.unit import Unit
-from pfge.lab.launch.worker import Order
+from pfge.lab.launch.worker import Order, Worker
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
 from pfge.storage.files import StorageError
 from tests.lab.tiny import counted_steps, outcome, run, tiny
+from tests.processes import PATIENCE, ROOT
 
 METHODS = "ensemble.methods=['FGE','SWAG','PFGE','Star','DeepEnsemble']"
 
@@ -112,6 +117,58 @@ def test_a_process_that_cannot_be_started_is_a_failure_of_its_unit(
     run(tiny("ensemble.methods=['SWA']", "engine.launcher=here:2"), tmp_path)
     assert next(fails, None) is None
     assert methods_in(tmp_path) == ["w0", "SWA"]
+
+
+def failing_units(*_: object) -> list[Unit]:
+    def fail(_: Session) -> None:
+        raise ValueError("lower the rate")
+
+    return [Unit("fails", lambda: False, fail)]
+
+
+def test_a_worker_without_room_for_a_reason_prints_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pfge.lab.launch.marks.write_text", refuse)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # a worker sets its own
+    assert not Worker().carry_out(Order(tiny(), tmp_path, failing_units, "fails", 1, Path.cwd()))
+    assert capsys.readouterr().err == "pfge: warning: fails: failed: lower the rate\n"
+
+
+UNGUARDED = """
+from pathlib import Path
+import sys
+from tests.lab.tiny import run, tiny
+
+run(tiny("ensemble.methods=[]", "engine.launcher=here:2"), Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_workers_would_run_again_is_told_so_in_a_line_of_each(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/src"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    said = [line for line in done.stderr.splitlines() if line.startswith("pfge: error: ")]
+    assert (
+        said
+        == [
+            "pfge: error: a script must not run an experiment while it is imported, as each worker of "
+            "engine.launcher = 'here:2' does; put the call under if __name__ == '__main__':"
+        ]
+        * 3
+    )
+    assert done.stderr.count("Traceback") == 1  # of the script itself, which does not catch the error
 
 
 NO_LAUNCHERS = "there here:0 here:-1 here:two here: here:12345 ray: ray:host ray:a/b:1 slurm:here slurm:"

@@ -68,6 +68,25 @@ def test_an_address_without_a_cluster_is_told_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "seed-1").exists()
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8265/", "http://127.0.0.1:8265", "127.0.0.1:port"])
+def test_an_address_that_is_none_is_told_with_what_one_looks_like(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    message = (
+        rf"must be HOST:PORT, such as 10\.0\.0\.1:6379, got {address}; give the one that ray start --head"
+    )
+    with pytest.raises(RayError, match=message):
+        run(tiny(METHODS, "engine.launcher=ray"), tmp_path)
+    assert not (tmp_path / "seed-1").exists()
+
+
+def test_a_host_that_no_machine_can_have_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "a..b:6379")
+    with pytest.raises(RayError, match=r"there is no Ray cluster at a\.\.b:6379: .*; start one by"):
+        run(tiny(METHODS, "engine.launcher=ray"), tmp_path)
+
+
 def node(*, alive: bool = True, **resources: float) -> dict[str, Any]:
     return {"Alive": alive, "Resources": resources}
 

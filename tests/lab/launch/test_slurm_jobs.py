@@ -1,12 +1,15 @@
 """Units as Slurm jobs: what is submitted, in which arrays, and what is said if it cannot be."""
 
 import os
+import re
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pfge.lab.launch import slurm_jobs as module
 from pfge.lab.launch.slurm_jobs import RequeuedOrder, SlurmError, slurm_jobs
 from pfge.lab.launch.worker import Order
 from tests.lab.tiny import run, tiny
@@ -20,6 +23,15 @@ echo "Submitted batch job 7"
 REFUSING = """#!/bin/sh
 echo "sbatch: error: Memory specification can not be satisfied" >&2
 exit 1
+"""
+
+TAKING_ONE_IN_TWO = """#!/bin/sh
+echo submitted >> {log}
+if [ $(($(wc -l < {log}) % 2)) = 0 ]; then
+    echo "sbatch: error: Batch job submission failed: Socket timed out" >&2
+    exit 1
+fi
+echo "Submitted batch job 7"
 """
 
 
@@ -64,6 +76,23 @@ def test_what_slurm_refuses_is_told_in_a_line(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(SlurmError, match=r"Slurm takes no job: .*Memory specification can not be satisfied"):
         run(tiny("ensemble.methods=[]", "engine.launcher=slurm", "engine.memory=9000"), tmp_path / "run")
     assert not (tmp_path / "run" / "seed-1").exists()
+
+
+def test_a_job_that_slurm_refuses_after_others_is_a_failure_of_its_unit_after_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm may be busy; jobs that run already are not lost by that."""
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_ATTEMPTS", 0.3)
+    install(tmp_path / "bin", monkeypatch, TAKING_ONE_IN_TWO.format(log=tmp_path / "log"))
+    with slurm_jobs(tmp_path / "units", is_local=False) as pool:
+        (taken, refused) = pool.start([order("a"), order("b", "engine.cpus=2")])
+        assert not refused.is_over()
+        time.sleep(0.3)
+        assert refused.is_over()
+        assert re.match(r"Slurm takes no job: .*Socket timed out.*; see engine\.cpus", refused.ending())
+        refused.stop()
+        (again,) = pool.start([order("b", "engine.cpus=2")])
+    assert type(again) is type(taken) is not type(refused)
 
 
 def test_parameters_that_submitit_does_not_know_are_told(tmp_path: Path) -> None:

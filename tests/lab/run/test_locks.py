@@ -1,5 +1,6 @@
 """Locks on files: who holds one can be asked by those who may only read the file."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from pfge.lab.run import locks
 from pfge.lab.run.locks import hold_lock, is_locked
+from pfge.storage.files import StorageError
 
 
 @pytest.fixture
@@ -65,3 +67,19 @@ def test_a_lock_that_needs_writing_is_not_known_to_be_held(
     allow(os.O_RDONLY)
     monkeypatch.setattr(locks, "lock_descriptor", refuse)
     assert not is_locked(file)
+
+
+def test_a_file_system_without_locks_is_named_with_what_to_do(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> bool:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(locks, "lock_descriptor", refuse)
+    with pytest.raises(StorageError) as caught, hold_lock(file, "in use"):
+        pass
+    assert str(caught.value) == (
+        f"{file.parent} must be on a file system with locks, but .lock cannot be locked: Function not "
+        "implemented; use a folder on a local disk, or mount the file system with locks (flock)"
+    )
+    assert not is_locked(file)  # nobody can hold it

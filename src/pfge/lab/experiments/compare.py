@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pfge.lab.config.schema import Experiment
+from pfge.lab.engine import has_other_processes
 from pfge.lab.experiments.comparison_units import comparison_units, row_order, start_units
 from pfge.lab.launch.driver import UnitsMissingError
 from pfge.lab.launch.launch import launch
@@ -31,7 +32,9 @@ def compare_all(
 ) -> list[list[ComparisonRow]]:
     """Run or continue comparisons, each in its folder, which share the workers; return the results of each.
 
-    In this process, they run one after another, and one that fails does not keep the others from running.
+    In this process, they run one after another, and one that fails does not keep the others from running. If
+    each has several processes, the first that fails ends all: a process that does not see the failure would
+    meet others in the next experiment while it is still in this one.
 
     Raises:
         UnitsMissingError: As of `compare`.
@@ -88,6 +91,8 @@ def _compare_one_by_one(
         try:
             found.append(compare(experiment, path, reporter))
         except (ValueError, OSError) as error:
+            if has_other_processes():
+                raise
             reporter.say(f"{experiment.name}: failed: {error}")
             missing.append(f"{experiment.name} is not finished: {error}")
     if missing:

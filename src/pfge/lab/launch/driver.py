@@ -51,9 +51,11 @@ class _Driver:
                         break  # all is done, or the rest needs what failed
                     self._show(show)
                     self._pool.wait(SECONDS_BETWEEN_LOOKS)
-        finally:
+        except KeyboardInterrupt:
+            # By no other error: jobs of a cluster go on, and the next driver waits for them.
             for run in self._runs:
                 run.stop()
+            raise
         if missing := [run.describe_missing() for run in self._runs if run.missing]:
             raise UnitsMissingError(f"{'; '.join(missing)}; the same command tries them again")
 

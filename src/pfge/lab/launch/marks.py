@@ -52,10 +52,16 @@ class Marks:
         """Return whether a process runs a unit now."""
         return is_locked(self._file(unit, "lock"))
 
-    def note_failure(self, unit: str, reason: str | Exception) -> None:
-        """Keep the reason for which a unit failed."""
-        self._path.mkdir(exist_ok=True)
-        write_text(self._file(unit, "failed"), reason if isinstance(reason, str) else _in_one_line(reason))
+    def note_failure(self, unit: str, reason: str | Exception) -> bool:
+        """Keep the reason for which a unit failed; return whether it could be kept."""
+        # Where it could not, as on a full disk, an error would hide the reason and end what goes on.
+        with suppress(OSError):
+            self._path.mkdir(exist_ok=True)
+            write_text(
+                self._file(unit, "failed"), reason if isinstance(reason, str) else _in_one_line(reason)
+            )
+            return True
+        return False
 
     def forget_failure(self, unit: str) -> None:
         """Remove the reason: the unit is tried again."""

@@ -17,6 +17,8 @@ MINUTES = 24 * 60
 """Time limit of a job, if engine.slurm has no timeout_min; a job that reaches it is queued again."""
 MOST_TIMEOUTS = 1000
 SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_ATTEMPTS = 60.0
+"""Between submissions of a job that Slurm does not take: it may be busy, or restarted."""
 
 
 class SlurmError(ValueError):
@@ -47,19 +49,32 @@ class _SlurmJobs:
         self._cluster = "local" if is_local else "slurm"
         self._submitit = submitit
         self._files = files
+        self._has_taken = False
 
-    def start(self, orders: Sequence[Order]) -> list["_SlurmJob"]:
+    def start(self, orders: Sequence[Order]) -> "list[_SlurmJob | _NotSubmitted]":
         needs = [order.experiment.engine for order in orders]
         numbers = sorted(range(len(orders)), key=lambda number: needs.index(needs[number]))
-        jobs: dict[int, _SlurmJob] = {}
+        jobs: dict[int, _SlurmJob | _NotSubmitted] = {}
         for engine, array in groupby(numbers, key=lambda number: needs[number]):
             chosen = list(array)
-            submitted = self._submit(engine, [orders[number] for number in chosen])
+            submitted = self._try_to_submit(engine, [orders[number] for number in chosen])
             jobs |= dict(zip(chosen, submitted, strict=True))
         return [jobs[number] for number in range(len(orders))]
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def _try_to_submit(
+        self, engine: EngineSettings, orders: Sequence[Order]
+    ) -> "Sequence[_SlurmJob | _NotSubmitted]":
+        try:
+            jobs = self._submit(engine, orders)
+        except SlurmError as error:
+            if not self._has_taken:
+                raise  # the settings are wrong, or there is no Slurm: nothing is lost
+            return [_NotSubmitted(error) for _ in orders]
+        self._has_taken = True
+        return jobs
 
     def _submit(self, engine: EngineSettings, orders: Sequence[Order]) -> list["_SlurmJob"]:
         """Submit units of the same needs as one array."""
@@ -108,6 +123,23 @@ class _SlurmJob:
 
     def stop(self) -> None:
         self._job.cancel(check=False)
+
+
+class _NotSubmitted:
+    """An order that Slurm did not take, after it took others; it is over when it may be tried again."""
+
+    def __init__(self, error: SlurmError):
+        self._error = error
+        self._until = time.monotonic() + SECONDS_BETWEEN_ATTEMPTS
+
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._until
+
+    def ending(self) -> str:
+        return str(self._error)
+
+    def stop(self) -> None:
+        pass
 
 
 def _parameters(engine: EngineSettings) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Run units in a process that has nothing but an order: the experiment, its folder and a unit's name."""
 
 import os
+import sys
 import traceback
 import warnings
 from collections.abc import Callable
@@ -57,7 +58,8 @@ class Worker:
         try:
             run_unit(self._session_for(order, marks), order.make_units, order.unit)
         except Exception as error:
-            marks.note_failure(order.unit, error)
+            if not marks.note_failure(order.unit, error):  # the terminal or the log of the job is left
+                print(f"pfge: warning: {order.unit}: failed: {error}", file=sys.stderr)
             if not is_users_mistake(error):
                 marks.say(order.unit, traceback.format_exc())
             self._last = None

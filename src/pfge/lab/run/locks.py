@@ -13,6 +13,8 @@ from pfge.storage.files import StorageError
 
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 """The errors of writing to what may only be read."""
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""The errors of file systems that have no locks."""
 _HELD: set[int] = set()
 """The locks of this process."""
 
@@ -37,12 +39,12 @@ def hold_lock(file: Path, message: str, *, patience: float = 0) -> Iterator[None
         patience: Seconds to wait for that process.
 
     Raises:
-        StorageError: Another process holds it.
+        StorageError: Another process holds it, or the file system has no locks.
     """
     lock = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     try:
         deadline = time.monotonic() + patience
-        while not lock_descriptor(lock, blocking=False):
+        while not _take(lock, file):
             if time.monotonic() >= deadline:
                 raise StorageError(message)
             time.sleep(0.05)
@@ -53,6 +55,16 @@ def hold_lock(file: Path, message: str, *, patience: float = 0) -> Iterator[None
         os.close(lock)
 
 
+def _take(lock: int, file: Path) -> bool:
+    try:
+        return lock_descriptor(lock, blocking=False)
+    except OSError as error:
+        raise StorageError(
+            f"{file.parent} must be on a file system with locks, but {file.name} cannot be locked: "
+            f"{error.strerror}; use a folder on a local disk, or mount the file system with locks (flock)"
+        ) from None
+
+
 def is_locked(file: Path) -> bool:
     """Return whether a process holds the lock of a file, as far as this user may know."""
     try:
@@ -60,6 +72,8 @@ def is_locked(file: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
+        if error.errno in NO_LOCKS:
+            return False
         if error.errno not in READ_ONLY:
             raise
     with suppress(OSError):  # on network file systems, only those who may write can lock

@@ -1,10 +1,12 @@
 """Sessions in run folders, which are locked while they last."""
 
+import multiprocessing
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from pfge.lab.config.schema import EngineSettings, Experiment
+from pfge.lab.config.schema import ConfigError, EngineSettings, Experiment
 from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.kept_data import keep_fingerprint
@@ -14,7 +16,12 @@ from pfge.lab.session.session import Session
 
 @contextmanager
 def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iterator[Session]:
-    """Set up an experiment in a run folder, which is locked while the context lasts."""
+    """Set up an experiment in a run folder, which is locked while the context lasts.
+
+    Raises:
+        ConfigError: This is a worker that starts, and the script that it imports calls this at once.
+    """
+    _require_a_guard(experiment.engine.launcher)
     works_here = experiment.engine.chosen_launcher.is_this_process
     engine = Engine(experiment.engine if works_here else EngineSettings(accelerator="cpu"))
     folder = RunFolder(path)
@@ -42,3 +49,17 @@ def open_run(
     with folder.opened(experiment):
         experiment = experiment.on_one_device()
         yield Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
+
+
+def _require_a_guard(launcher: str) -> None:
+    """Raise a ConfigError in a worker that is just importing the driver's script."""
+    # The only sign of it, which multiprocessing itself uses to refuse processes that start processes.
+    if not getattr(multiprocessing.current_process(), "_inheriting", False):
+        return
+    message = (
+        "a script must not run an experiment while it is imported, as each worker of engine.launcher = "
+        f"{launcher!r} does; put the call under if __name__ == '__main__':"
+    )
+    # A traceback would come from each worker, and most of its lines are of multiprocessing.
+    sys.excepthook = lambda *_: print(f"pfge: error: {message}", file=sys.stderr)
+    raise ConfigError(message)
