@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from pfge import FGE, PFGE, SWA, Collector, Trajectory, load_checkpoint, save_checkpoint
+from pfge.frozen import shared_part
 from pfge.live_weights import LiveWeights
 from pfge.weights import view_weights
 from tests.toys import assert_same_weights, make_mlp
@@ -99,6 +100,16 @@ def test_a_frozen_parameter_that_becomes_non_finite_is_found() -> None:
         model[0].weight[0, 0] = math.nan
     live.view()
     assert live.find_non_finite() == "0.weight"
+
+
+def test_a_parameter_that_is_replaced_before_training_begins_is_shared_while_frozen() -> None:
+    model = make_mlp()
+    live = LiveWeights(model)
+    model[0].weight = nn.Parameter(torch.ones(8, 4), requires_grad=False)
+    live.freeze()
+    shared = shared_part(live.view())
+    assert shared.keys() == {"0.weight"}
+    assert shared["0.weight"].tolist() == [[1.0] * 4] * 8
 
 
 class Masked(nn.Module):

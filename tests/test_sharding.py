@@ -6,13 +6,25 @@ import pytest
 import torch
 from torch import nn
 
-from pfge import FGE, SWA, Collector, Constant, Trajectory, load_checkpoint
+from pfge import FGE, SWA, SWAG, Collector, Constant, Trajectory, load_checkpoint
 from pfge.collectors import Star
 from pfge.sharding import any_split, is_split, split_like, whole
 from pfge.weights import load_weights
 from tests.processes import launch_two
-from tests.sharded_processes import ITERATIONS, STOP, loss_of, make_adam, make_collectors, make_net
-from tests.toys import make_mlp, make_sgd
+from tests.sharded_processes import (
+    CYCLE,
+    ITERATIONS,
+    STOP,
+    advance_together,
+    loss_of,
+    make_adam,
+    make_averages,
+    make_collectors,
+    make_net,
+    make_net_with_a_frozen_layer,
+    unfreeze,
+)
+from tests.toys import make_batch, make_mlp, make_sgd
 
 RANKS = (0, 1)
 
@@ -23,15 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sharded")
     launch_two("-m", "tests.sharded_processes", str(path))
     return path
-
-
-def advance_alone(trajectory: Trajectory, iterations: int) -> None:
-    for _ in range(iterations):
-        trajectory.optimizer.zero_grad()
-        loss_of(trajectory.model, trajectory.iteration + 1).backward()
-        trajectory.before_update()
-        trajectory.optimizer.step()
-        trajectory.after_update()
 
 
 def start_alone(*collectors: Collector) -> Trajectory:
@@ -46,7 +49,7 @@ def members_of(trajectory: Trajectory) -> list[list[dict[str, torch.Tensor]]]:
 @pytest.mark.slow
 def test_members_are_those_of_one_process(folder: Path) -> None:
     alone = start_alone()
-    advance_alone(alone, ITERATIONS)
+    advance_together(alone, ITERATIONS)
     for rank in RANKS:
         # The mean over 16 examples is summed in another order than that of two means over 8.
         torch.testing.assert_close(
@@ -66,7 +69,7 @@ def test_one_process_resumes_what_two_have_begun(folder: Path) -> None:
     alone = start_alone()
     alone.load_state_dict(load_checkpoint(folder / "state"))
     assert alone.iteration == STOP
-    advance_alone(alone, ITERATIONS - STOP)
+    advance_together(alone, ITERATIONS - STOP)
     torch.testing.assert_close(members_of(alone), load_checkpoint(folder / "whole 0"), rtol=1e-4, atol=1e-6)
 
 
@@ -95,17 +98,91 @@ def test_weights_are_loaded_where_whole_parameters_were_left_behind(folder: Path
 @pytest.mark.slow
 def test_a_restart_from_the_start_point_is_that_of_one_process(folder: Path) -> None:
     star = Star(4, tail=2)
-    advance_alone(start_alone(star), ITERATIONS)
+    advance_together(start_alone(star), ITERATIONS)
     for rank in RANKS:
-        found = load_checkpoint(folder / f"star {rank}")
-        torch.testing.assert_close(found, list(star.members()), rtol=1e-4, atol=1e-6)
+        for name in ("whole", "resumed"):
+            found = load_checkpoint(folder / f"star {name} {rank}")["members"]
+            torch.testing.assert_close(found, list(star.members()), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_in_a_block_all_processes_can_have_the_batch_norm_of_all_examples(folder: Path) -> None:
+    found = [load_checkpoint(folder / f"batch norm {rank}") for rank in RANKS]
+    expected = make_batch(0)[0].mean(0)
+    for own, refreshed, came_back in found:
+        torch.testing.assert_close(refreshed, expected)
+        assert came_back
+        assert not torch.equal(own, refreshed)
+    assert not torch.equal(found[0][0], found[1][0])  # with DDP, those of training are each process's own
+
+
+@pytest.mark.slow
+def test_a_process_keeps_its_part_of_the_start_point_alone(folder: Path) -> None:
+    for name in ("whole", "resumed"):
+        sizes = [load_checkpoint(folder / f"star {name} {rank}")["sizes"] for rank in RANKS]
+        assert [parts["0.weight"] for parts in sizes] == [[4, 4], [3, 4]]
+        assert [len(parts) for parts in sizes] == [6, 6]
+
+
+@pytest.mark.slow
+def test_training_begins_with_a_frozen_layer_after_an_evaluation(folder: Path) -> None:
+    model, fge = make_net(), FGE(1)
+    model[2].requires_grad_(False)
+    advance_together(Trajectory(model, make_adam(model), Constant(0.01), [fge]), 3)
+    for rank in RANKS:
+        found = load_checkpoint(folder / f"evaluated {rank}")
+        torch.testing.assert_close(found, list(fge.members()), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_members_are_those_after_the_update_where_parameters_are_left_whole(folder: Path) -> None:
+    fge = FGE(1)
+    advance_together(start_alone(fge), 3)
+    for rank in RANKS:
+        found = load_checkpoint(folder / f"left whole {rank}")
+        torch.testing.assert_close(found, list(fge.members()), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["unfrozen", "unfrozen, resumed"])
+def test_what_is_not_split_and_unfrozen_later_is_averaged(name: str, folder: Path) -> None:
+    model = make_net_with_a_frozen_layer()
+    alone = Trajectory(model, make_adam(model), Constant(0.01), make_averages())
+    advance_together(alone, 2)
+    unfreeze(alone)
+    advance_together(alone, 4)
+    for rank in RANKS:
+        found = load_checkpoint(folder / f"{name} {rank}")
+        torch.testing.assert_close(found, members_of(alone), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_one_process_draws_samples_that_all_have_asked_for(folder: Path) -> None:
+    swag = SWAG(CYCLE, rank=2, samples=2)
+    advance_together(start_alone(swag), ITERATIONS)
+    torch.testing.assert_close(load_checkpoint(folder / "drawn"), list(swag.members()), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_distance_is_that_of_the_whole_weights_in_each_process(folder: Path) -> None:
+    expected = torch.cat([p.detach().double().flatten() for p in make_net().parameters()]).norm().item()
+    for rank in RANKS:
+        assert load_checkpoint(folder / f"distance {rank}") == pytest.approx([expected] * 3)
+
+
+@pytest.mark.slow
+def test_a_zero_redundancy_optimizer_is_refused(folder: Path) -> None:
+    for rank in RANKS:
+        text = (folder / f"zero {rank}").read_text()
+        assert "can clear at a restart, got ZeroRedundancyOptimizer, which" in text
+        assert text.endswith("fully_shard(model), which splits its state as well")
 
 
 @pytest.mark.slow
 def test_the_average_is_applied_and_the_models_own_weights_come_back(folder: Path) -> None:
     swa = SWA(1)
     alone = start_alone(swa)
-    advance_alone(alone, 2)
+    advance_together(alone, 2)
     with swa.applied(alone.model), torch.no_grad():
         expected = [loss_of(alone.model, 0)]
     with torch.no_grad():
@@ -139,6 +216,18 @@ def test_a_deepspeed_optimizer_is_refused() -> None:
     model = make_mlp()
     with pytest.raises(ValueError, match=r"cannot follow DeepSpeed, .*; use DDP or .*fully_shard"):
         Trajectory(model, ZeroOptimizer(model.parameters(), lr=0.1), None, [FGE(1)])
+
+
+def test_an_optimizer_with_its_state_in_another_one_is_refused() -> None:
+    class ZeroRedundancyOptimizer(torch.optim.SGD):
+        pass
+
+    class Wrapped(ZeroRedundancyOptimizer):
+        pass
+
+    model = make_mlp()
+    with pytest.raises(ValueError, match=r"got Wrapped, which keeps it in another .*; use a torch optimizer"):
+        Trajectory(model, Wrapped(model.parameters(), lr=0.1), None, [FGE(1)])
 
 
 def test_the_first_fsdp_is_refused() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pfge.frozen import shared_part, without
-from pfge.sharding import any_split, own_parts, split_like
+from pfge.sharding import any_split, own_part
 from pfge.weights import Weights, accumulator, copy_each, in_memory_order_of, is_averaged
 
 __all__ = ["Move", "average_into"]
@@ -67,9 +67,6 @@ class Move:
         self._split = any_split(new)
         self._converted: list[tuple[Tensor, ref[Tensor]]] = []
         self._lerped, self._latest = _Groups(), _Groups()
-        if self._split:
-            mean |= {name: split_like(tensor, mean[name]) for name, tensor in new.items()}
-            mean, new = own_parts(mean), own_parts(new)
         if shared := shared_part(new):  # the mean of what never changes is itself
             mean |= shared
             new = without(new, shared)
@@ -77,8 +74,10 @@ class Move:
             mean |= accumulator(unfrozen)
         for name, tensor in new.items():
             kept = mean[name]
-            if kept.stride() != tensor.stride() or kept.device != tensor.device:
+            if self._split or kept.stride() != tensor.stride() or kept.device != tensor.device:
                 mean[name] = kept = in_memory_order_of(tensor, kept)
+            if self._split:  # not before: the dict keeps tensors that are split, and all that it takes
+                kept, tensor = own_part(kept), own_part(tensor)
             averaged = is_averaged(tensor) and name not in copied
             if averaged and tensor.dtype != kept.dtype:
                 self._converted.append((kept, ref(tensor)))

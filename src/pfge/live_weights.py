@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pfge.finite import FiniteCheck
 from pfge.frozen import FrozenParameters, is_finite, without
-from pfge.sharding import is_split
+from pfge.sharding import is_split, split_modules
 from pfge.weights import Weights, buffer_names, is_averaged, named_tensors, unwrap
 
 
@@ -19,7 +19,8 @@ class LiveWeights:
 
     The modules are walked once, and again when a module, a parameter or a buffer was added, removed or
     replaced. A view is always of the tensors that the model has now; while they stay where they are in
-    memory, all views have the same tensor objects.
+    memory, all views have the same tensor objects. Modules of FSDP2 first drop the whole parameters that a
+    forward pass may have left: the optimizer does not write to these, and their memory is freed later.
 
     Args:
         model: DDP, DataParallel and torch.compile wrappers are looked through.
@@ -42,6 +43,7 @@ class LiveWeights:
         Args:
             unchecked: Names of buffers that may hold NaN or infinity; those that do so now if None.
         """
+        self.live()  # the model may have been changed since it was walked
         buffers = buffer_names(self._module)
         self._frozen = FrozenParameters((name, p) for name, p in self._named if name not in buffers)
         if unchecked is None:
@@ -51,6 +53,8 @@ class LiveWeights:
 
     def live(self) -> Weights:
         """Return the live tensors: writing to them changes the model."""
+        for part in self._split:
+            part.reshard()
         if not self._is_current():
             self._walk()
         elif not self._is_in_place():
@@ -77,6 +81,9 @@ class LiveWeights:
 
     def _walk(self) -> None:
         self._module = unwrap(self._model)
+        self._split = split_modules(self._module)  # once: most models have none, and pay for none
+        for part in self._split:
+            part.reshard()
         self._named = [(name, tensor) for name, tensor, _ in named_tensors(self._module)]
         _require_dense(self._named)
         tables: list[dict[str, Any]] = [

@@ -14,6 +14,7 @@ from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
 
@@ -32,9 +33,14 @@ def any_split(tensors: Mapping[str, Tensor]) -> bool:
     return any(issubclass(kind, module.DTensor) for kind in set(map(type, tensors.values())))
 
 
+def own_part(tensor: Tensor) -> Tensor:
+    """Return this process's part of a tensor; writing to it changes the tensor."""
+    return tensor.to_local() if is_split(tensor) else tensor
+
+
 def own_parts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return this process's part of each tensor; writing to it changes the tensor."""
-    return {name: t.to_local() if is_split(t) else t for name, t in tensors.items()}
+    """Return this process's part of each tensor."""
+    return {name: own_part(tensor) for name, tensor in tensors.items()}
 
 
 def split_like(like: Tensor, tensor: Tensor) -> Tensor:
@@ -64,13 +70,16 @@ def in_any_process(found: bool, tensors: Mapping[str, Tensor]) -> bool:
     return found
 
 
+def split_modules(model: nn.Module) -> "list[FSDPModule]":
+    """Return the modules of a model that FSDP2 splits among processes; none in most models."""
+    module = sys.modules.get("torch.distributed.fsdp")
+    return [] if module is None else [part for part in model.modules() if isinstance(part, module.FSDPModule)]
+
+
 def keep_parts_only(model: nn.Module) -> None:
     """Let every module of an FSDP2 model drop the whole parameters that a forward pass may have left."""
-    module = sys.modules.get("torch.distributed.fsdp")
-    if module is not None:
-        for part in model.modules():
-            if isinstance(part, module.FSDPModule):
-                part.reshard()
+    for part in split_modules(model):
+        part.reshard()
 
 
 def require_known_split(model: nn.Module, optimizer: Optimizer) -> None:
@@ -85,4 +94,11 @@ def require_known_split(model: nn.Module, optimizer: Optimizer) -> None:
         raise ValueError(
             f"a Trajectory cannot follow DeepSpeed{' with ZeRO-3' if zero_3 else ''}, which keeps weights of "
             "its own beside the model's; use DDP or torch.distributed.fsdp.fully_shard(model) instead"
+        )
+    # By its name, as it is imported by those alone who use it.
+    if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(optimizer).__mro__):
+        raise ValueError(
+            "a Trajectory takes optimizers whose state it can clear at a restart, got "
+            f"{type(optimizer).__name__}, which keeps it in another optimizer; use a torch optimizer as it "
+            "is, or torch.distributed.fsdp.fully_shard(model), which splits its state as well"
         )

@@ -23,7 +23,7 @@ from pfge.frozen import share_narrow, without
 from pfge.group_rates import GroupRates
 from pfge.live_weights import LiveWeights
 from pfge.schedules import CosineRestarts, Schedule, Triangular
-from pfge.sharding import keep_parts_only, require_known_split
+from pfge.sharding import require_known_split
 from pfge.weights import (
     Weights,
     buffer_names,
@@ -126,7 +126,6 @@ class Trajectory:
             self._rates.warn_of_changes(self.iteration)
             self._rates.add_groups(begun=self._begun)
         if not self._begun:
-            keep_parts_only(self.model)
             self._live.freeze()
             weights, buffers = self._live.view(), buffer_names(self.model)
             if self.collectors:

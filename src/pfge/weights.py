@@ -233,6 +233,8 @@ def interpolate(start: Weights, end: Weights, t: float) -> Weights:
 def distance(start: Weights, end: Weights) -> float:
     """Return the Euclidean distance over all floating-point tensors, summed in float64.
 
+    Tensors that are split among processes (FSDP2) are put together, so that all processes must call this.
+
     Args:
         start: One point.
         end: The other.
@@ -285,7 +287,7 @@ def require_same_layout(first: Weights, second: Weights, first_name: str, second
 
 def _norm_of_difference(start: Tensor, end: Tensor) -> float:
     wide = torch.promote_types(start.dtype, torch.float64)
-    return float(torch.linalg.vector_norm(end.detach().to(wide) - start.detach().to(wide)))
+    return float(torch.linalg.vector_norm(whole(end).detach().to(wide) - whole(start).detach().to(wide)))
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:

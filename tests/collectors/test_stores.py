@@ -108,6 +108,44 @@ def test_a_process_that_resumes_follows_as_well(tmp_path: Path, monkeypatch: pyt
     assert EnsembleFolder.open(tmp_path).iterations == [1]
 
 
+def test_only_the_process_of_rank_0_overwrites_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_members(tmp_path, 1, 2, 3)
+    for rank, expected in ((1, [1, 2, 3]), (0, [2, 4])):
+        store = SharedFolderStore(str(tmp_path), overwrite=True)
+        with monkeypatch.context() as patch:
+            pretend_rank(patch, rank)
+            train(make_mlp(), [FGE(2, store=store)], 4)
+        assert store.iterations == [2, 4]
+        assert EnsembleFolder.open(tmp_path).iterations == expected
+
+
+def test_a_follower_waits_until_the_members_of_the_run_before_are_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_members(tmp_path, 1, 2)
+    pretend_rank(monkeypatch, 1)
+    store = SharedFolderStore(tmp_path, overwrite=True)
+    store.begin("FGE")
+    store.append(1, {})
+
+    def overwrite(_: float) -> None:
+        writer = FolderStore(tmp_path, overwrite=True)
+        writer.begin("FGE")
+        writer.append(1, view_weights(make_mlp(7)))
+
+    monkeypatch.setattr(stores.time, "sleep", overwrite)
+    assert_same_weights(store.members()[0], view_weights(make_mlp(7)))
+
+
+def test_a_folder_with_members_is_refused_with_a_remedy_for_several_processes(tmp_path: Path) -> None:
+    write_members(tmp_path, 1)
+    remedy = r"give store=pfge\.collectors\.stores\.SharedFolderStore\(path, overwrite=True\)$"
+    with pytest.raises(StorageError, match=f"holds 1 members; resume .* or {remedy}"):
+        train(make_mlp(), [FGE(2, store=tmp_path)], 2)
+
+
 def test_where_each_process_trains_a_model_of_its_own_each_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

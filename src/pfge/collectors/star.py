@@ -7,6 +7,8 @@ from typing import Any
 from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, Restart
 from pfge.collectors.stores import Store, open_store
+from pfge.frozen import without
+from pfge.sharding import any_split, is_split, split_like
 from pfge.weights import Weights, keep_weights
 
 
@@ -71,7 +73,7 @@ class Star(Collector):
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
         """Keep the start point, without members."""
         self._store.begin(str(self))
-        self._start = keep_weights(weights, None)
+        self._start = _keep_parts(weights)
         self._mean = RunningMean(weights, counted=False, copied=buffers)
 
     def due(self, iteration: int) -> bool:
@@ -87,6 +89,8 @@ class Star(Collector):
             return None
         self._store.append(iteration, self._mean.weights())
         self._mean.restart(counted=False)
+        if any_split(weights):  # a checkpoint has it whole
+            self._start = {name: split_like(weights[name], tensor) for name, tensor in self._start.items()}
         return Restart(self._start, self.clear_momentum)
 
     def members(self) -> Sequence[Weights]:
@@ -136,5 +140,12 @@ class Star(Collector):
                 f"{self} restarts from its start point, which this state has lost; begin the run again"
             )
         self._store.load_state_dict(state["members"])
-        self._start = state["start"] and keep_weights(state["start"], None)
+        self._start = state["start"] and _keep_parts(state["start"])
         self._mean = state["mean"] and RunningMean.from_state(state["mean"])
+
+
+def _keep_parts(weights: Weights) -> Weights:
+    """Return a copy that is split among processes as the weights are."""
+    parts = {name: tensor.detach().clone() for name, tensor in weights.items() if is_split(tensor)}
+    kept = parts | keep_weights(without(weights, parts), None)
+    return {name: kept[name] for name in weights}

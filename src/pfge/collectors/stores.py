@@ -91,6 +91,8 @@ class FolderStore:
         folder: The folder, with the members so far.
     """
 
+    _overwriting = "FolderStore(path, overwrite=True)"
+
     def __init__(self, path: str | Path, *, overwrite: bool = False):
         prepare_for_overwrite(Path(path))
         self._overwrite = overwrite
@@ -108,7 +110,7 @@ class FolderStore:
         if is_checked and (found := len(EnsembleFolder.open(path).entries)):
             raise StorageError(
                 f"{path} must be empty at the start of a run, but holds {found} members; resume from that "
-                "run's checkpoint, choose another folder, or give store=FolderStore(path, overwrite=True)"
+                f"run's checkpoint, choose another folder, or give store={self._overwriting}"
             )
         self.folder = EnsembleFolder(path, method=method)
         with only_writer(path):
@@ -140,10 +142,16 @@ class FolderStore:
 
 
 class FollowerStore:
-    """Count members that another process writes to a folder, and read them there."""
+    """Count members that another process writes to a folder, and read them there.
 
-    def __init__(self, path: Path):
+    Args:
+        path: The folder.
+        overwrite: Whether the writer replaces members that are there when a run begins.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool = False):
         self._path = path
+        self._overwrite = overwrite
         self.iterations: Sequence[int | None] = []
         self._resumed = 0
         self._manifest_before: tuple[int, int] | None = None
@@ -151,7 +159,8 @@ class FollowerStore:
     def begin(self, method: str) -> None:  # noqa: ARG002 - the writer labels the folder
         """Start without members."""
         self.iterations = []
-        self._resumed, self._manifest_before = 0, None
+        # What is there may be of the run before, as after a resume.
+        self._resumed, self._manifest_before = 0, self._version_of_manifest() if self._overwrite else None
 
     def append(self, iteration: int, weights: Weights) -> None:
         """Count a member, and give the writer this process's parts of it if it is split among processes."""
@@ -205,12 +214,26 @@ class FollowerStore:
         return status.st_ino, status.st_mtime_ns
 
 
-class SharedFolderStore:
-    """Members in a folder that, in a process group, the process of rank 0 writes and all processes read."""
+class _SharedWriter(FolderStore):
+    """The folder of the process that writes for all."""
 
-    def __init__(self, path: Path):
-        self._path = path
-        self._store: Store = FolderStore(path)
+    _overwriting = "pfge.collectors.stores.SharedFolderStore(path, overwrite=True)"
+
+
+class SharedFolderStore:
+    """Members in a folder that, in a process group, the process of rank 0 writes and all processes read.
+
+    `store=path` is one that does not overwrite.
+
+    Args:
+        path: The folder, which all processes must see.
+        overwrite: As in `FolderStore`.
+    """
+
+    def __init__(self, path: str | Path, *, overwrite: bool = False):
+        self._path = Path(path)
+        self._overwrite = overwrite
+        self._store: Store = _SharedWriter(path, overwrite=overwrite)
 
     @property
     def iterations(self) -> Sequence[int | None]:
@@ -218,7 +241,7 @@ class SharedFolderStore:
         return self._store.iterations
 
     def begin(self, method: str) -> None:
-        """Start a folder without members; one that has members is refused, not overwritten."""
+        """Start a folder without members; one that has members is refused, unless it may be overwritten."""
         self._choose()
         self._store.begin(method)
 
@@ -243,4 +266,5 @@ class SharedFolderStore:
         # Not before training begins: trainers start their processes after the collector is constructed.
         grouped = distributed.is_available() and distributed.is_initialized()
         follows = grouped and distributed.get_rank() > 0
-        self._store = FollowerStore(self._path) if follows else FolderStore(self._path)
+        kind = FollowerStore if follows else _SharedWriter
+        self._store = kind(self._path, overwrite=self._overwrite)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, constructor_call, require_cycle
 from pfge.frozen import shared_part, without
-from pfge.sharding import split_like, whole
+from pfge.sharding import any_split, split_like, whole
 from pfge.storage.lazy_members import LazyMembers
 from pfge.weights import Weights, accumulator, copy_weights, is_averaged, keep_weights
 
@@ -119,13 +120,16 @@ class SWAG(Collector):
     def members(self) -> Sequence[Weights]:
         """Return the samples, each drawn when it is asked for and always the same.
 
+        What is split among processes (FSDP2) is put together here, so that all processes must call this. Each
+        can draw for itself then.
+
         Raises:
             ValueError: There are fewer than two points, so that the Gaussian has no spread.
         """
         if self._mean is None or self._mean.count < 2:
             points = self._mean.count if self._mean else 0
             raise ValueError(f"{self} needs 2 points or more to sample from, has {points}; train on")
-        return LazyMembers(self.samples, self._sample)
+        return LazyMembers(self.samples, self._put_together()._sample)
 
     def mean_so_far(self) -> Weights:
         """Return the mean of the Gaussian.
@@ -137,6 +141,16 @@ class SWAG(Collector):
             raise ValueError(f"{self} has collected nothing yet; train on until an iteration that is due")
         return keep_weights(self._mean.weights())
 
+    def _put_together(self) -> "SWAG":
+        """Return the same Gaussian without tensors that are split among processes."""
+        if self._mean is None or not any_split(self._mean.wide()):
+            return self
+        together = copy(self)
+        mean = {name: whole(tensor).cpu() for name, tensor in self._mean.wide().items()}
+        together._mean = RunningMean.from_state(self._mean.state_dict() | {"mean": mean})
+        together._squares = copy_weights(self._squares, "cpu")
+        return together
+
     def _sample(self, index: int) -> Weights:
         if self._mean is None:
             raise RuntimeError(f"{self} must begin before it is sampled")
@@ -146,14 +160,14 @@ class SWAG(Collector):
         # One vector for all tensors: the low-rank part correlates weights of different layers.
         shared = _normal((columns,), f"{self.seed}/{index}")
         for name, squares in self._squares.items():
-            variance = (whole(squares).cpu() / self._mean.count).clamp(min=self.var_clamp)
+            variance = (squares.cpu() / self._mean.count).clamp(min=self.var_clamp)
             noise = variance.sqrt() * _normal(tuple(squares.shape), f"{self.seed}/{index}/{name}")
             if columns > 1:
                 for weight, deviation in zip(shared, self._deviations, strict=True):
                     if name in deviation:  # it is not in those of points at which it was frozen
                         noise += weight / (columns - 1) ** 0.5 * deviation[name]
             noise = torch.view_as_complex(noise.contiguous()) if sample[name].is_complex() else noise
-            sample[name] = (whole(mean[name]).cpu() + self.scale**0.5 * noise).to(sample[name].dtype)
+            sample[name] = (mean[name].cpu() + self.scale**0.5 * noise).to(sample[name].dtype)
         return sample
 
     @property
