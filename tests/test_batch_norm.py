@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from pfge import FGE, SWA, Collector, Ensemble, Trajectory, refresh_batch_norm
 from pfge.weights import copy_weights, view_weights
@@ -279,3 +280,77 @@ def test_an_average_that_is_applied_keeps_the_statistics_of_frozen_layers() -> N
     with collector.applied(model, [torch.randn(50, 2) + 3]):
         assert model[0].running_mean.tolist() == [0, 0]
         assert model[2].num_batches_tracked.item() == 1
+
+
+# Loaders with persistent workers, which have a single iterator
+
+
+def make_loader(workers: int = 1, **options: Any) -> "DataLoader[Any]":
+    data = TensorDataset(torch.arange(64.0).reshape(32, 2))
+    return DataLoader(data, batch_size=4, num_workers=workers, persistent_workers=True, **options)
+
+
+@pytest.mark.parametrize("layer_by_layer", [False, True])
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"workers": 2, "in_order": False}])
+def test_an_epoch_goes_on_where_statistics_are_computed_from_its_own_loader(
+    options: dict[str, Any], layer_by_layer: bool
+) -> None:
+    loader, model, seen = make_loader(**options), nn.BatchNorm1d(2), []
+    for _ in range(2):
+        for number, (batch,) in enumerate(loader):
+            seen += batch[:, 0].tolist()
+            if number in (0, 3, 7):
+                refresh_batch_norm(model, loader, layer_by_layer=layer_by_layer)
+                assert model.running_mean.tolist() == [31, 32]
+    assert sorted(seen) == sorted([*range(0, 64, 2)] * 2)
+
+
+def test_training_sees_the_same_batches_with_and_without_an_average_that_is_applied() -> None:
+    def order(applied: bool) -> list[float]:
+        torch.manual_seed(0)
+        collector, model, loader = SWA(1), nn.BatchNorm1d(2), make_loader(shuffle=True)
+        collector.begin(view_weights(model))
+        collector.observe(1, view_weights(model))
+        seen: list[float] = []
+        for _ in range(2):
+            for (batch,) in loader:
+                seen += batch[:, 0].tolist()
+                if applied and len(seen) == 12:
+                    with collector.applied(model, loader):
+                        pass
+        return seen
+
+    assert order(applied=True) == order(applied=False)
+
+
+def test_workers_that_have_ended_their_epoch_are_used_again() -> None:
+    loader, model = make_loader(), nn.BatchNorm1d(2)
+    assert len(list(loader)) == 8
+    iterator = loader._iterator
+    refresh_batch_norm(model, loader)
+    assert model.running_mean.tolist() == [31, 32]
+    assert iterator is not None
+    assert loader._iterator is iterator
+    assert iterator._num_yielded == 8
+
+
+def test_a_loader_that_was_left_in_the_midst_of_an_epoch_gives_all_data() -> None:
+    loader, model = make_loader(), nn.BatchNorm1d(2)
+    next(iter(loader))
+    refresh_batch_norm(model, loader)
+    assert model.running_mean.tolist() == [31, 32]
+    assert len(list(loader)) == 8
+
+
+def test_workers_of_a_loop_come_back_when_statistics_fail() -> None:
+    loader = make_loader()
+    epoch = iter(loader)
+    next(epoch)
+
+    def fail(_: nn.Module, batch: Any) -> None:
+        raise RuntimeError(f"no use for {batch}")
+
+    with pytest.raises(RuntimeError, match="no use for"):
+        refresh_batch_norm(nn.BatchNorm1d(2), loader, forward=fail)
+    assert loader._iterator is epoch
+    assert len(list(epoch)) == 7

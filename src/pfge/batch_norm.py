@@ -1,13 +1,14 @@
 """Recompute BatchNorm statistics for the weights that a model has now."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader
 
 from pfge.forward import keep_modes, run_model
 from pfge.weights import canonical_name, unwrap
@@ -42,7 +43,8 @@ def refresh_batch_norm(
 
     Args:
         model: The model; one without BatchNorm is left alone and no data is read.
-        inputs: Tensors, or batches whose first entry is the input, or dicts of keyword arguments.
+        inputs: Tensors, or batches whose first entry is the input, or dicts of keyword arguments. A
+            `DataLoader` may be one that a training loop is reading.
         forward: Calls the model on anything else.
         layer_by_layer: Settle one layer after another, in the order in which data reaches them;
             `inputs` is then read once more for each.
@@ -84,7 +86,7 @@ def refresh_batch_norm(
         return run_model(module, batch, forward)
 
     before = [{name: tensor.clone() for name, tensor in layer.named_buffers()} for layer in layers]
-    with keep_modes(module), torch.random.fork_rng(), torch.no_grad():
+    with keep_modes(module), torch.random.fork_rng(), torch.no_grad(), _beside_other_readers(inputs):
         try:
             module.eval()
             for group in _in_order(module, layers, inputs, run) if layer_by_layer else [layers]:
@@ -94,6 +96,26 @@ def refresh_batch_norm(
                 for name, tensor in layer.named_buffers():
                     tensor.copy_(old[name])
             raise
+
+
+@contextmanager
+def _beside_other_readers(inputs: Iterable[Any]) -> Iterator[None]:
+    """Give a `DataLoader` other workers for a while if its persistent ones may be in the midst of an epoch.
+
+    Such a loader has a single iterator. Reading it here would start it again, and the epoch of a training
+    loop that is reading it would end with this pass.
+    """
+    iterator = vars(inputs).get("_iterator") if isinstance(inputs, DataLoader) else None
+    # Empty after the last batch. A loop that was left early has some as well, and costs the start of workers.
+    if iterator is None or not getattr(iterator, "_task_info", True):
+        yield
+        return
+    loader = cast(DataLoader[Any], inputs)
+    loader._iterator = None
+    try:
+        yield
+    finally:
+        loader._iterator = iterator  # the other one ends its workers when it is forgotten
 
 
 def frozen_batch_norm(model: nn.Module) -> frozenset[str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,6 +24,7 @@ from pfge import (
     load_checkpoint,
     save_checkpoint,
 )
+from pfge.collectors import Star
 from pfge.collectors.averaging import OneMean
 from pfge.weights import copy_weights
 from tests.toys import Scalar, advance, assert_same_weights, make_mlp, make_sgd, train
@@ -87,6 +89,33 @@ def test_a_member_does_not_change_with_later_training() -> None:
 def test_a_cycle_without_iterations_is_refused(make: Callable[[int], Collector], cycle: int) -> None:
     with pytest.raises(ValueError, match=f"cycle must be at least 1 iteration, got {cycle}"):
         make(cycle)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SWA(2.5), "cycle must be a whole number of iterations, got 2.5; round it"),
+        (lambda: FGE(64 / 12), "cycle must be a whole number of iterations, got 5.33"),
+        (lambda: SWAG(4.0), "cycle must be a whole number of iterations, got 4.0; round it"),
+        (lambda: PFGE(2.5, 5.0), "cycle must be a whole number of iterations, got 2.5; round it"),
+        (lambda: PFGE(2, 5.0), "period must be a whole number of iterations, got 5.0; round it"),
+        (lambda: FGE(4, phase=0.5), "phase must be a whole number of iterations, got 0.5; round it"),
+        (lambda: EMA(0.9, every=2.5), "every must be a whole number of iterations, got 2.5; round it"),
+        (lambda: Star(10, tail=0.3 * 10), "tail must be a whole number of iterations, got 3.0; round it"),
+        (lambda: FGE(float("nan")), "cycle must be a whole number of iterations, got nan"),
+    ],
+)
+def test_a_number_of_iterations_that_is_not_whole_is_refused(
+    make: Callable[[], Collector], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_number_of_iterations_may_be_an_integer_of_numpy() -> None:
+    fge = FGE(np.int64(2))
+    show(fge, [1.0, 2.0, 3.0, 4.0])
+    assert fge.iterations == [2, 4]
 
 
 def test_a_phase_outside_the_cycle_is_refused() -> None:

@@ -12,7 +12,17 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from pfge import StorageError, load_checkpoint, save_checkpoint
+from pfge import (
+    EMA,
+    FGE,
+    PFGE,
+    SWAG,
+    Collector,
+    StorageError,
+    Trajectory,
+    load_checkpoint,
+    save_checkpoint,
+)
 from pfge.storage import checkpoint
 from pfge.storage.files import read_tensors, write_tensors
 
@@ -45,6 +55,84 @@ def test_tensors_may_share_memory_or_be_strided(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "state"), [base, base[1], base.T, base], strict=True
     ):
         assert torch.equal(found, expected)
+
+
+def test_a_tensor_at_several_places_is_written_once_and_is_one_tensor_again(tmp_path: Path) -> None:
+    frozen, trained = torch.arange(100_000.0), torch.zeros(3)
+    save_checkpoint(tmp_path / "state", {"members": [{"f": frozen, "t": trained}] * 5, "mean": {"f": frozen}})
+    assert (tmp_path / "state").stat().st_size < 1.01 * frozen.nbytes
+    found = load_checkpoint(tmp_path / "state")
+    tensors = [member["f"] for member in found["members"]] + [found["mean"]["f"]]
+    assert torch.equal(tensors[0], frozen)
+    assert all(tensor is tensors[0] for tensor in tensors)
+
+
+def test_tensors_that_are_equal_or_share_memory_are_not_one_tensor_afterwards(tmp_path: Path) -> None:
+    base = torch.ones(3)
+    save_checkpoint(tmp_path / "state", [base, base.clone(), base.detach(), base[:]])
+    first, *others = load_checkpoint(tmp_path / "state")
+    first.add_(1)
+    assert [tensor.tolist() for tensor in others] == [[1, 1, 1]] * 3
+
+
+def test_a_state_that_makes_its_tensors_when_asked_is_written_whole(tmp_path: Path) -> None:
+    """Each is gone once it is encoded, so that the next could get its place in memory."""
+
+    class Made(dict[int, torch.Tensor]):
+        def items(self) -> Any:
+            return ((key, torch.full((3,), float(key))) for key in self)
+
+    save_checkpoint(tmp_path / "state", Made(dict.fromkeys(range(20), torch.zeros(0))))
+    found = load_checkpoint(tmp_path / "state")
+    assert [found[key].tolist() for key in found] == [[key] * 3 for key in range(20)]
+
+
+def test_a_checkpoint_in_which_equal_tensors_are_written_each_is_read(tmp_path: Path) -> None:
+    """As all were, before a tensor at several places was written once."""
+    tree = ["list", [["tensor", "0:state.0"], ["tensor", "1:state.1"]]]
+    seal(tmp_path / "state", tree, {"0:state.0": torch.ones(2), "1:state.1": torch.ones(2)})
+    first, second = load_checkpoint(tmp_path / "state")
+    assert first is not second
+    assert torch.equal(first, second)
+
+
+def make_mostly_frozen() -> tuple[Trajectory, list[Collector]]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(100, 1000), torch.nn.Linear(1000, 1))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=1e-3, momentum=0.9)
+    collectors: list[Collector] = [PFGE(2, 2), FGE(2), EMA(0.9), SWAG(2, rank=2)]
+    return Trajectory(model, optimizer, None, collectors), collectors
+
+
+def train_mostly_frozen(trajectory: Trajectory, until: int) -> None:
+    while trajectory.iteration < until:
+        inputs = torch.randn(8, 100, generator=torch.Generator().manual_seed(trajectory.iteration))
+        trajectory.optimizer.zero_grad()
+        (trajectory.model(inputs) - 1).square().mean().backward()
+        trajectory.before_update()
+        trajectory.optimizer.step()
+        trajectory.after_update()
+
+
+def test_a_checkpoint_of_many_members_has_frozen_weights_once_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+    whole, expected = make_mostly_frozen()
+    train_mostly_frozen(whole, 8)
+    frozen = 4 * 100 * 1000
+    save_checkpoint(tmp_path / "collected", whole.state_dict(training=False))
+    assert (tmp_path / "collected").stat().st_size < 1.5 * frozen
+    save_checkpoint(tmp_path / "state", whole.state_dict())  # with those of the model
+    assert (tmp_path / "state").stat().st_size < 2.5 * frozen
+    train_mostly_frozen(whole, 12)
+    resumed, collectors = make_mostly_frozen()
+    resumed.load_state_dict(load_checkpoint(tmp_path / "state"))
+    train_mostly_frozen(resumed, 12)
+    assert same(resumed.state_dict(), whole.state_dict())
+    for one, two in zip(collectors, expected, strict=True):
+        assert same(list(one.members()), list(two.members()))
+    # Those of the members before and after, not one for each of twelve members and three means.
+    save_checkpoint(tmp_path / "resumed", resumed.state_dict(training=False))
+    assert (tmp_path / "resumed").stat().st_size < 3.5 * frozen
 
 
 def test_a_real_optimizer_state(tmp_path: Path) -> None:
@@ -230,8 +318,8 @@ ONE = {"0:state": torch.ones(1)}
     [
         (
             ["list", [["tensor", "0:state"], ["tensor", "0:state"]]],
-            ONE,
-            "neither a value nor one of its tensors",
+            ONE | {"1:state": torch.zeros(1)},
+            "nothing refers to the tensor '1:state'",
         ),
         (["tensor", "1:state"], ONE, "neither a value nor one of its tensors"),
         (["tensor", ["0:state"]], ONE, "neither a value nor one of its tensors"),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from inspect import signature
+from operator import index
 from typing import Any, ClassVar, final
 
 from torch import nn
@@ -253,8 +254,20 @@ def constructor_call(value: object, names: Iterable[str]) -> str:
     return f"{type(value).__name__}({arguments})"
 
 
+def require_whole(**counts: int) -> None:
+    """Raise a ValueError unless these counts of iterations, given by name, are integers."""
+    for name, count in counts.items():
+        try:
+            index(count)  # integers of numpy are integers too
+        except TypeError:
+            raise ValueError(
+                f"{name} must be a whole number of iterations, got {count!r}; round it to an int"
+            ) from None
+
+
 def require_cycle(cycle: int, phase: int) -> None:
     """Raise a ValueError unless `phase` is a place in a `cycle` of at least one iteration."""
+    require_whole(cycle=cycle, phase=phase)
     if cycle < 1:
         raise ValueError(f"cycle must be at least 1 iteration, got {cycle}")
     if not 0 <= phase < cycle:

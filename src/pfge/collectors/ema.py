@@ -1,6 +1,7 @@
 """An exponential moving average of the weights."""
 
 from pfge.collectors.averaging import OneMean, RunningMean
+from pfge.collectors.base import require_whole
 from pfge.weights import Weights
 
 
@@ -36,6 +37,7 @@ class EMA(OneMean):
     def __init__(self, decay: float, *, every: int = 1):
         if not 0 <= decay < 1:
             raise ValueError(f"decay must be at least 0 and below 1, got {decay}; 0.999 is usual")
+        require_whole(every=every)
         if every < 1:
             raise ValueError(f"every must be at least 1 iteration, got {every}")
         super().__init__(average_start=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pfge.collectors.averaging import RunningMean
-from pfge.collectors.base import Collector, Restart, require_cycle
+from pfge.collectors.base import Collector, Restart, require_cycle, require_whole
 from pfge.collectors.stores import Store, open_store
 from pfge.weights import Weights, keep_weights
 
@@ -162,6 +162,7 @@ class PFGE(Collector):
         return [j for j in range(1, self.period + 1) if j % self.cycle == self.phase]
 
     def _require_period(self) -> None:
+        require_whole(period=self.period)
         if self.period < 1:
             raise ValueError(f"period must be at least 1 iteration, got {self.period}")
         averaged = self._averaged()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pfge.collectors.averaging import RunningMean
-from pfge.collectors.base import Collector, Restart
+from pfge.collectors.base import Collector, Restart, require_whole
 from pfge.collectors.stores import Store, open_store
 from pfge.frozen import without
 from pfge.sharding import any_split, is_split, split_like
@@ -59,6 +59,7 @@ class Star(Collector):
         clear_momentum: bool = True,
         store: Store | str | Path | None = None,
     ):
+        require_whole(period=period, tail=tail)
         if period < 1:
             raise ValueError(f"period must be at least 1 iteration, got {period}")
         if not 1 <= tail <= period:

@@ -27,7 +27,8 @@ def save_checkpoint(path: Path | str, state: Any) -> None:
     Args:
         path: The file.
         state: Dicts (keys: strings or integers), lists and tuples of tensors, numbers, strings,
-            booleans and None, nested at most 100 deep.
+            booleans and None, nested at most 100 deep. A tensor at several places, as a frozen parameter is
+            in all members, is written once, and is one tensor again when it is loaded.
 
     Example:
         >>> import torch, pfge
@@ -38,7 +39,7 @@ def save_checkpoint(path: Path | str, state: Any) -> None:
         >>> trajectory.load_state_dict(pfge.load_checkpoint("run.checkpoint"))
     """
     tensors: dict[str, Tensor] = {}
-    tree = json.dumps(_encode(state, tensors, "state", MAX_DEPTH))
+    tree = json.dumps(_encode(state, tensors, {}, "state", MAX_DEPTH))
     if any_split(tensors):
         tensors = {name: whole(tensor).cpu() for name, tensor in tensors.items()}
         if distributed.get_rank():
@@ -73,9 +74,10 @@ def load_checkpoint(path: Path | str) -> Any:
     if _digest(tree, tensors) != digest:
         raise StorageError(f"{path} is corrupted: its content does not have the SHA-256 that it states")
     try:
-        state = _decode(json.loads(tree), tensors, MAX_DEPTH)
-        if tensors:
-            raise ValueError(f"nothing refers to the tensor {min(tensors)!r}")
+        used: set[str] = set()
+        state = _decode(json.loads(tree), tensors, used, MAX_DEPTH)
+        if unused := tensors.keys() - used:
+            raise ValueError(f"nothing refers to the tensor {min(unused)!r}")
     except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} must hold a state as save_checkpoint writes it, but {error}") from None
     return state
@@ -85,22 +87,26 @@ def load_checkpoint(path: Path | str) -> Any:
 # every container and tensor is written as [kind, content].
 
 
-def _encode(value: Any, tensors: dict[str, Tensor], name: str, depth: int) -> Any:
+def _encode(value: Any, tensors: dict[str, Tensor], keys: dict[int, str], name: str, depth: int) -> Any:
+    """Return the tree; its tensors are put into the dict, each object once, and their keys by identity."""
     if not depth:
         raise ValueError(f"a checkpoint must be nested at most {MAX_DEPTH} deep, got more in {name[:60]}")
     match value:
         case Tensor():
-            key = f"{len(tensors)}:{name}"
+            # Its id is not given to another meanwhile, as the dict holds the tensor.
+            key = keys.setdefault(id(value), f"{len(tensors)}:{name}")
             tensors[key] = value
             return ["tensor", key]
         case dict():
             for key in value:
                 if type(key) not in (str, int):
                     raise TypeError(f"a checkpoint's keys must be strings or integers, got {key!r} in {name}")
-            pairs = [[key, _encode(item, tensors, f"{name}.{key}", depth - 1)] for key, item in value.items()]
+            pairs = [
+                [key, _encode(item, tensors, keys, f"{name}.{key}", depth - 1)] for key, item in value.items()
+            ]
             return ["dict", pairs]
         case list() | tuple():
-            items = [_encode(item, tensors, f"{name}.{i}", depth - 1) for i, item in enumerate(value)]
+            items = [_encode(item, tensors, keys, f"{name}.{i}", depth - 1) for i, item in enumerate(value)]
             return ["list" if type(value) is list else "tuple", items]
         case None | bool() | int() | float() | str():
             return value
@@ -110,26 +116,27 @@ def _encode(value: Any, tensors: dict[str, Tensor], name: str, depth: int) -> An
     )
 
 
-def _decode(tree: Any, tensors: dict[str, Tensor], depth: int) -> Any:
-    """Return the state; its tensors are taken out of the dict, each once."""
+def _decode(tree: Any, tensors: dict[str, Tensor], used: set[str], depth: int) -> Any:
+    """Return the state; the names of its tensors are added to `used`."""
     if not depth:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
     match tree:
         case ["tensor", str(name)] if name in tensors:
-            return tensors.pop(name)
+            used.add(name)
+            return tensors[name]  # not a copy: what was one tensor is one again, also where it is written to
         case ["dict", [*pairs]]:
             state = {}
             for pair in pairs:
                 match pair:
                     case [str() | int() as key, item] if type(key) is not bool and key not in state:
-                        state[key] = _decode(item, tensors, depth - 1)
+                        state[key] = _decode(item, tensors, used, depth - 1)
                     case _:
                         raise ValueError(f"a dict must have pairs of different keys, found {str(pair)[:60]}")
             return state
         case ["list", [*items]]:
-            return [_decode(item, tensors, depth - 1) for item in items]
+            return [_decode(item, tensors, used, depth - 1) for item in items]
         case ["tuple", [*items]]:
-            return tuple(_decode(item, tensors, depth - 1) for item in items)
+            return tuple(_decode(item, tensors, used, depth - 1) for item in items)
         case None | bool() | int() | float() | str():
             return tree
     raise ValueError(f"its tree holds {str(tree)[:60]}, which is neither a value nor one of its tensors")
