@@ -354,3 +354,17 @@ def test_workers_of_a_loop_come_back_when_statistics_fail() -> None:
         refresh_batch_norm(nn.BatchNorm1d(2), loader, forward=fail)
     assert loader._iterator is epoch
     assert len(list(epoch)) == 7
+
+
+def test_a_loader_with_a_generator_shuffles_later_epochs_as_if_it_had_not_been_read() -> None:
+    def orders(*, refreshed: bool) -> list[list[float]]:
+        data = TensorDataset(torch.arange(12.0)[:, None])
+        loader = DataLoader(data, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3))
+        found = []
+        for _ in range(3):
+            found.append([value.item() for (batch,) in loader for value in batch])
+            if refreshed:
+                refresh_batch_norm(nn.Sequential(nn.BatchNorm1d(1)), loader)
+        return found
+
+    assert orders(refreshed=True) == orders(refreshed=False)

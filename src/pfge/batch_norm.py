@@ -86,7 +86,13 @@ def refresh_batch_norm(
         return run_model(module, batch, forward)
 
     before = [{name: tensor.clone() for name, tensor in layer.named_buffers()} for layer in layers]
-    with keep_modes(module), torch.random.fork_rng(), torch.no_grad(), _beside_other_readers(inputs):
+    with (
+        keep_modes(module),
+        torch.random.fork_rng(),
+        torch.no_grad(),
+        _keep_order(inputs),
+        _beside_other_readers(inputs),
+    ):
         try:
             module.eval()
             for group in _in_order(module, layers, inputs, run) if layer_by_layer else [layers]:
@@ -96,6 +102,22 @@ def refresh_batch_norm(
                 for name, tensor in layer.named_buffers():
                     tensor.copy_(old[name])
             raise
+
+
+@contextmanager
+def _keep_order(inputs: Iterable[Any]) -> Iterator[None]:
+    """Let a `DataLoader` with a generator of its own shuffle its next epochs as if it had not been read."""
+    held = (
+        (inputs.generator, getattr(inputs.sampler, "generator", None))
+        if isinstance(inputs, DataLoader)
+        else ()
+    )
+    states = [(generator, generator.get_state()) for generator in held if generator is not None]
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
 
 
 @contextmanager
