@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 from accelerate import Accelerator, DistributedType
 from accelerate.optimizer import AcceleratedOptimizer
+from torch.optim.lr_scheduler import ExponentialLR
 
-from pfge import FGE, PFGE, Collector
+from pfge import FGE, PFGE, Collector, Constant
 from pfge.integrations.accelerate import CollectWeights, require_supported, unwrap_optimizer
 from tests.toys import classification_loss, make_batch, make_mlp, make_sgd
 
@@ -44,6 +45,19 @@ def test_a_state_with_another_period_is_refused(tmp_path: Path) -> None:
     _, other, _, _ = start(PFGE(1, 3))
     with pytest.raises(ValueError, match=r"resumes with the collectors it had.*period=2.*got.*period=3"):
         other.load_state(str(tmp_path / "state"))
+
+
+def test_a_scheduler_that_is_overridden_is_warned_of() -> None:
+    accelerator = Accelerator(cpu=True)
+    model = make_mlp()
+    model, optimizer = accelerator.prepare(model, make_sgd(model))
+    CollectWeights(accelerator, model, optimizer, Constant(0.05), [FGE(1)])
+    scheduler = ExponentialLR(optimizer.optimizer, 0.5)
+    accelerator.backward(classification_loss(model, make_batch(0)))
+    optimizer.step()
+    scheduler.step()
+    with pytest.warns(UserWarning, match=r"learning rates were .* at update 1 and are now .*; remove it"):
+        optimizer.step()
 
 
 REFUSED = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA")

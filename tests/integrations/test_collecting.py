@@ -2,6 +2,7 @@ import gc
 import weakref
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,10 +40,56 @@ def test_steps_are_followed_until_it_is_detached() -> None:
     assert following.trajectory.iteration == 3
 
 
+class Halving(torch.optim.SGD):
+    """Changes the weights after the step of its base class, and fails where it is told to."""
+
+    fails = False
+
+    def step(self, closure: Any = None) -> Any:
+        result = super().step(closure)
+        if self.fails:
+            raise OSError("the disk is gone")
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                parameter.mul_(0.5)
+        return result
+
+
+def follow_halving(*collectors: Collector) -> tuple[Collecting, nn.Module, Halving]:
+    model = make_mlp()
+    make_sgd(model)  # from here on torch runs hooks also inside of Halving.step
+    optimizer = Halving(model.parameters(), lr=0.05)
+    collecting = Collecting(None, collectors)
+    collecting.attach(model, optimizer)
+    return collecting, model, optimizer
+
+
+def test_a_step_that_calls_that_of_its_base_class_counts_once_and_is_seen_at_its_end() -> None:
+    fge = FGE(1)
+    _, model, optimizer = follow_halving(fge)
+    advance(model, optimizer, 3)
+    assert fge.iterations == [1, 2, 3]
+    assert_same_weights(fge.members()[-1], dict(model.state_dict()))
+
+
+def test_after_a_step_that_failed_and_was_caught_steps_count_again() -> None:
+    fge = FGE(1)
+    _, model, optimizer = follow_halving(fge)
+    advance(model, optimizer, 1)
+    optimizer.fails = True
+    with pytest.raises(OSError, match="the disk is gone"):
+        advance(model, optimizer, 1)
+    optimizer.fails = False
+    advance(model, optimizer, 2)
+    assert fge.iterations == [1, 2, 3]
+
+
 def test_an_optimizer_is_followed_once() -> None:
     following, model, optimizer = start(FGE(1))
     other = Collecting(None, [FGE(1)])
-    with pytest.raises(ValueError, match=r"followed by one CollectWeights at a time.*give it all collectors"):
+    with pytest.raises(
+        ValueError, match=r"followed by one CollectWeights at a time.*all collectors, or call detach\(\) of"
+    ):
         other.attach(model, optimizer)
     following.detach()
     other.attach(model, optimizer)
@@ -55,6 +102,51 @@ def test_a_second_training_is_refused_and_the_members_stay() -> None:
     with pytest.raises(ValueError, match="follows one training, and this one has followed 2 updates already"):
         following.attach(model, make_sgd(model))
     assert fge.iterations == [1, 2]
+
+
+def test_collectors_of_another_training_are_refused_and_their_members_stay() -> None:
+    """As when the folds of a cross-validation are given one list."""
+    fge = FGE(1)
+    following, model, optimizer = start(fge)
+    advance(model, optimizer, 2)
+    following.detach()
+    del following
+    other = Collecting(None, [SWA(1), fge])
+    with pytest.raises(ValueError, match=r"and FGE\(.*\) has followed another, .* lost; construct new ones"):
+        other.attach(model, make_sgd(model))
+    assert fge.iterations == [1, 2]
+
+
+def test_collectors_of_another_training_that_made_no_update_are_taken() -> None:
+    fge = FGE(1)
+    following, model, optimizer = start(fge)
+    following.detach()
+    Collecting(None, [fge]).attach(model, optimizer)
+    advance(model, optimizer, 1)
+    assert fge.iterations == [1]
+
+
+def test_collectors_of_another_training_are_taken_with_a_state() -> None:
+    fge = FGE(1)
+    following, model, optimizer = start(fge)
+    advance(model, optimizer, 2)
+    state = following.state_dict()
+    following.detach()
+    other = Collecting(None, [fge])
+    other.load_state_dict(state)
+    other.attach(model, optimizer)
+    advance(model, optimizer, 1)
+    assert fge.iterations == [1, 2, 3]
+
+
+def test_a_collector_without_a_hash_is_followed() -> None:
+    class Unhashable(FGE):
+        __hash__ = None  # type: ignore[assignment]
+
+    collector = Unhashable(1)
+    _, model, optimizer = start(collector)
+    advance(model, optimizer, 1)
+    assert collector.iterations == [1]
 
 
 def test_a_training_that_starts_again_before_its_first_update_is_followed() -> None:

@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from pfge import EMA, FGE, PFGE, SWA, Constant, Ensemble, load_weights, refresh_batch_norm
 from pfge.collectors import RunningMean
 from pfge.integrations.lightning import CollectWeights
+from pfge.storage import StorageError
 from pfge.weights import buffer_names, copy_weights, view_weights
 from tests.integrations.adapters import StatefulLoader
 from tests.toys import assert_same_weights, classification_loss, make_batch, make_mlp
@@ -92,6 +94,60 @@ def test_a_module_without_hparams_needs_build_model() -> None:
     assert ensemble.predict(INPUTS).shape == (16, 3)
 
 
+class OfOneArgument(PlainClassifier):
+    """A user's module whose constructor takes all hyperparameters as one."""
+
+    def __init__(self, config: dict[str, int]):
+        super().__init__(nn.Linear(4, config["width"]))
+        self.save_hyperparameters(config)
+
+
+class OfAnyArguments(PlainClassifier):
+    """A user's module whose constructor names no argument."""
+
+    def __init__(self, **sizes: int):
+        super().__init__(nn.Linear(4, sizes["width"]))
+        self.save_hyperparameters()
+
+
+class Notes(Classifier):
+    """A user's module with a hyperparameter that its constructor does not take."""
+
+    def __init__(self, width: int):
+        super().__init__(width)
+        self.hparams["steps"] = 99
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: OfOneArgument({"width": 3}),
+        lambda: OfAnyArguments(width=3),
+        lambda: Notes(width=5),
+    ],
+    ids=["one argument", "any arguments", "more than the arguments"],
+)
+def test_a_module_is_constructed_where_lightning_can_load_it(make: Any, tmp_path: Path) -> None:
+    callback = CollectWeights(None, [FGE(6)])
+    module = make()
+    trainer = make_trainer(callback)
+    trainer.fit(module, batches())
+    trainer.save_checkpoint(tmp_path / "state.ckpt")
+    loaded = type(module).load_from_checkpoint(tmp_path / "state.ckpt", weights_only=False).eval()
+    with torch.no_grad():
+        expected = loaded(INPUTS).softmax(dim=-1)
+    assert torch.equal(callback.ensemble().predict(INPUTS), expected)
+
+
+@pytest.mark.parametrize("kind", [Classifier, OfAnyArguments])
+def test_what_the_cli_adds_to_hparams_is_left_out(kind: type[Any]) -> None:
+    callback = CollectWeights(None, [FGE(1)])
+    module = kind(width=3)
+    module.hparams["_instantiator"] = "lightning.pytorch.cli.instantiate_module"
+    make_trainer(callback).fit(module, batches())
+    assert "_instantiator" not in callback.ensemble().build_model().hparams
+
+
 @pytest.mark.filterwarnings("ignore:Attribute 'net' is an instance of `nn.Module`")
 def test_predicting_leaves_a_module_that_is_a_hyperparameter_as_it_is() -> None:
     callback = CollectWeights(None, [FGE(2)])
@@ -169,6 +225,42 @@ def test_a_second_fit_needs_a_checkpoint_or_another_callback(tmp_path: Path) -> 
     assert fge.iterations == list(range(1, 7))
     make_trainer(callback, max_epochs=2).fit(module, batches(), ckpt_path=tmp_path / "state.ckpt")
     assert fge.iterations == list(range(1, 13))
+
+
+class Examined(Classifier):
+    def test_step(self, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        if self.failing:
+            raise OSError("the disk is gone")
+
+    failing = False
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_checkpoint_that_was_only_tested_does_not_begin_the_next_fit(failing: bool, tmp_path: Path) -> None:
+    fge = FGE(1)
+    callback = CollectWeights(None, [fge])
+    trainer = make_trainer(callback)
+    module = Examined(5)
+    trainer.fit(module, batches())
+    trainer.save_checkpoint(tmp_path / "state.ckpt")
+    module.failing = failing
+    with pytest.raises(OSError, match="the disk is gone") if failing else nullcontext():
+        trainer.test(module, batches(), ckpt_path=tmp_path / "state.ckpt", verbose=False)
+    with pytest.raises(ValueError, match="has followed 6 updates already; construct another, or resume"):
+        make_trainer(callback).fit(module, batches())
+    assert fge.iterations == list(range(1, 7))
+
+
+def test_the_state_of_a_resume_that_failed_does_not_begin_the_next_fit(tmp_path: Path) -> None:
+    trainer = make_trainer(CollectWeights(None, [PFGE(1, 2)]))
+    trainer.fit(Classifier(5), batches())
+    trainer.save_checkpoint(tmp_path / "state.ckpt")
+    other = PFGE(1, 3)
+    callback = CollectWeights(None, [other])
+    with pytest.raises(ValueError, match="resumes with the collectors it had"):
+        make_trainer(callback).fit(Classifier(5), batches(), ckpt_path=tmp_path / "state.ckpt")
+    make_trainer(callback).fit(Classifier(5), batches())
+    assert other.iterations == [3, 6]
 
 
 def test_a_checkpoint_made_without_the_callback_is_a_start_point(tmp_path: Path) -> None:
@@ -268,6 +360,53 @@ def test_batch_norm_may_be_refreshed_before_a_validation() -> None:
     load_weights(expected, swa.members()[0])
     refresh_batch_norm(expected, data)
     assert_same_weights(module.seen[-1], view_weights(expected))
+
+
+def test_batch_norm_is_refreshed_by_a_forward_of_ones_own() -> None:
+    data = [make_batch(number)[0] for number in range(3)]
+    expected, _ = fit_validated(validate=True, batches=data)
+    named = [{"image": inputs} for inputs in data]
+    module, _ = fit_validated(
+        validate=True, batches=named, forward=lambda module, batch: module(batch["image"])
+    )
+    assert_same_weights(module.seen[-1], expected.seen[-1])
+
+
+def test_a_damaged_folder_of_members_is_not_validated_around(tmp_path: Path) -> None:
+    class Damage(pl.Callback):
+        def on_train_batch_end(self, *_: Any) -> None:
+            for file in tmp_path.glob("member-*"):
+                file.write_bytes(b"?")
+
+    fge = FGE(1, store=tmp_path)
+    trainer = make_trainer(CollectWeights(None, [fge], validate=fge), Damage(), val_check_interval=1)
+    with pytest.raises(StorageError, match="must be a whole safetensors file"):
+        trainer.fit(Validated(), batches(), unseen())
+
+
+def test_a_checkpoint_while_the_average_is_validated_is_refused(tmp_path: Path) -> None:
+    class Saving(Validated):
+        def on_validation_epoch_end(self) -> None:
+            self.trainer.save_checkpoint(tmp_path / "state.ckpt")
+
+    swa = SWA(1)
+    module = Saving()
+    trainer = make_trainer(CollectWeights(None, [swa], validate=swa), num_sanity_val_steps=0)
+    with pytest.raises(RuntimeError, match=r"holds the weights in training.* SWA\(.*; save it in on_val"):
+        trainer.fit(module, batches(), unseen())
+    assert not (tmp_path / "state.ckpt").exists()
+    assert not torch.equal(module.net[0].weight, swa.members()[0]["net.0.weight"])
+
+
+def test_a_scheduler_that_is_overridden_is_warned_of() -> None:
+    class Scheduled(Classifier):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    with pytest.warns(UserWarning, match=r"learning rates were .* at update 1 and are now .*; remove it"):
+        make_trainer(CollectWeights(Constant(0.05), [FGE(1)])).fit(Scheduled(5), batches())
 
 
 def test_checkpoints_hold_the_weights_in_training(tmp_path: Path) -> None:

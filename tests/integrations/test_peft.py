@@ -272,3 +272,14 @@ def test_the_base_may_be_any_module(tmp_path: Path) -> None:
     members = [copy_weights(view_weights(model))]
     save_adapters(Ensemble(members, lambda: model), tmp_path / "saved")
     assert len(load_adapters(tmp_path / "saved", base())) == 1
+
+
+def test_a_trainer_resumes_with_another_random_head_below_the_trained_one(tmp_path: Path) -> None:
+    """As of a pretrained base without a head, whose new one is in no checkpoint."""
+    options = {"save_strategy": "steps", "save_steps": 6}
+    make_trainer(tmp_path, None, FGE(2), model=make_lora(), **options)[0].train()
+    base = make_bert()
+    nn.init.ones_(base.classifier.weight)
+    trainer, callback = make_trainer(tmp_path, None, FGE(2), model=make_lora(base))
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert callback.collectors[0].iterations == [2, 4, 6, 8, 10, 12]

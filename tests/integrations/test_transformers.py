@@ -1,5 +1,6 @@
 import json
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,8 +40,8 @@ class Sentences(torch.utils.data.Dataset[dict[str, Tensor]]):
         return {"input_ids": ids, "attention_mask": torch.ones(6).long(), "labels": ids.sum() % 3}
 
 
-def make_bert() -> BertForSequenceClassification:
-    torch.manual_seed(0)
+def make_bert(seed: int = 0) -> BertForSequenceClassification:
+    torch.manual_seed(seed)
     return BertForSequenceClassification(CONFIG)
 
 
@@ -146,6 +147,89 @@ def test_a_checkpoint_without_its_file_is_a_start_point_with_a_warning(other: st
     assert callback.ensemble().iterations == [2, 4, 6]
 
 
+NO_FILE = r"no pfge.safetensors of the checkpoint .* begins at step 6; pass che"
+
+
+def test_members_of_another_run_are_not_taken_before_anything_was_logged(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        save_at_six(tmp_path / str(seed), model=make_bert(seed), logging_steps=500)
+    trainer, callback = make_trainer(tmp_path / "0", None, FGE(2), logging_steps=500)
+    with pytest.warns(UserWarning, match=NO_FILE):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "1" / "checkpoint-6"))
+    assert callback.ensemble().iterations == [2, 4, 6]
+
+
+def test_members_of_a_run_whose_checkpoint_was_overwritten_without_them_are_not_taken(tmp_path: Path) -> None:
+    save_at_six(tmp_path)
+    options = {"save_strategy": "steps", "save_steps": 6}
+    plain, callback = make_trainer(tmp_path, None, FGE(2), model=make_bert(1), **options)
+    plain.remove_callback(callback)
+    plain.train()
+    trainer, callback = make_trainer(tmp_path, None, FGE(2), model=make_bert(1))
+    with pytest.warns(UserWarning, match=NO_FILE):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert callback.ensemble().iterations == [2, 4, 6]
+
+
+def test_members_of_another_step_are_not_taken(tmp_path: Path) -> None:
+    # A rate of 0: only the step tells the checkpoints from each other.
+    options = {"learning_rate": 0.0, "logging_steps": 500}
+    make_trainer(tmp_path, None, FGE(2), save_strategy="steps", save_steps=3, **options)[0].train()
+    other = tmp_path / "checkpoint-3"
+    trainer, callback = make_trainer(tmp_path, None, FGE(2), checkpoint=other, **options)
+    with pytest.warns(UserWarning, match=NO_FILE):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert callback.ensemble().iterations == [2, 4, 6]
+
+
+def test_a_file_of_an_earlier_version_is_resumed_from(tmp_path: Path) -> None:
+    save_at_six(tmp_path)
+    file = tmp_path / "checkpoint-6" / FILE
+    state = load_checkpoint(file)
+    del state["trainer"]
+    save_checkpoint(file, state)
+    trainer, callback = make_trainer(tmp_path, None, FGE(2))
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert callback.ensemble().iterations == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_folder_without_the_trainers_state_is_a_start_point_with_a_warning(tmp_path: Path) -> None:
+    save_at_six(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(tmp_path / "checkpoint-6" / FILE, other)
+    trainer, _ = make_trainer(tmp_path, None, FGE(2), checkpoint=other)
+    with pytest.warns(UserWarning, match=NO_FILE):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+
+
+def test_checkpoints_that_are_written_elsewhere_hold_no_members_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, callback = make_trainer(tmp_path, None, FGE(2), save_strategy="steps", save_steps=12)
+    monkeypatch.setattr(trainer, "_get_output_dir", lambda trial: str(tmp_path / "elsewhere"))  # noqa: ARG005
+    with pytest.warns(UserWarning, match=r"checkpoint-12 is no folder, so members are not part of it; let"):
+        trainer.train()
+    assert callback.ensemble().iterations == [2, 4, 6, 8, 10, 12]
+
+
+def test_checkpoints_on_a_signal_are_warned_of(tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        trainer, _ = make_trainer(tmp_path, None, FGE(2), enable_jit_checkpoint=True, max_steps=1)
+        with pytest.warns(UserWarning, match=r"got enable_jit_checkpoint=True, .*; resume from one of sav"):
+            trainer.train()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def test_a_hyperparameter_search_is_refused(tmp_path: Path) -> None:
+    trainer, callback = make_trainer(tmp_path, None, FGE(2))
+    state = transformers.TrainerState(is_hyper_param_search=True)
+    with pytest.raises(ValueError, match=r"one training, got a hyperparameter search, .*remove_callback\("):
+        callback.on_train_begin(trainer.args, state, trainer.control)
+
+
 def test_checkpoints_that_cannot_be_resumed_from_hold_no_members(tmp_path: Path) -> None:
     save_at_six(tmp_path, save_only_model=True)
     assert (tmp_path / "checkpoint-6").is_dir()
@@ -175,6 +259,26 @@ def test_training_again_after_an_interruption_continues_from_the_checkpoint(tmp_
     trainer.remove_callback(Stop)
     trainer.train(resume_from_checkpoint=True)
     assert callback.ensemble().iterations == [2, 4, 6, 8, 10, 12]
+
+
+def test_after_an_interruption_another_callback_is_taken_once_the_first_is_detached(tmp_path: Path) -> None:
+    class Stop(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+            raise KeyboardInterrupt
+
+    trainer, callback = make_trainer(tmp_path, None, FGE(2))
+    trainer.add_callback(Stop())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.remove_callback(Stop)
+    trainer.remove_callback(callback)
+    other = CollectWeights(None, [FGE(2)])
+    trainer.add_callback(other)
+    with pytest.raises(ValueError, match=r"or call detach\(\) of the other one if its training was"):
+        trainer.train()
+    callback.detach()
+    trainer.train()
+    assert other.ensemble().iterations == [2, 4, 6, 8, 10, 12]
 
 
 def test_a_callback_that_is_added_twice_is_refused(tmp_path: Path) -> None:

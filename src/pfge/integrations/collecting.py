@@ -1,23 +1,31 @@
 """What the callbacks of all trainers share: a trajectory that follows an optimizer by its step hooks."""
 
+import hashlib
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from functools import partial
 from importlib.metadata import version
-from typing import Any
-from weakref import WeakSet
+from typing import Any, ClassVar
+from weakref import WeakSet, WeakValueDictionary
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfge.collectors.base import Collector
 from pfge.ensemble import Ensemble
 from pfge.schedules import Schedule
+from pfge.storage.tensor_bytes import raw_bytes
 from pfge.trajectory import Trajectory
 from pfge.weights import unwrap
 
+SAMPLED = 4096
+"""Numbers of each tensor that a digest is made from; a model may have billions."""
+
 _followed: WeakSet[Optimizer] = WeakSet()
+# Collectors that hold what another begin() would empty; by id, as one of a user's may have no hash.
+_filled: WeakValueDictionary[int, Collector] = WeakValueDictionary()
 
 
 class Collecting:
@@ -34,6 +42,9 @@ class Collecting:
         trajectory: The path that is followed, once training has begun.
     """
 
+    overrides_scheduler: ClassVar[bool] = False
+    """Whether the trainer has a scheduler of its own, whose rates the user's schedule replaces."""
+
     def __init__(self, schedule: Schedule | None, collectors: Sequence[Collector]):
         self.schedule = schedule
         self.collectors = tuple(collectors)
@@ -45,13 +56,15 @@ class Collecting:
         """Follow an optimizer from here on, or from the state that was loaded.
 
         Raises:
-            ValueError: The optimizer is followed already, or this object has followed another training.
+            ValueError: The optimizer is followed already, or this object or one of its collectors has
+                followed another training.
         """
         self.detach()
         if optimizer in _followed:
             raise ValueError(
                 "an optimizer is followed by one CollectWeights at a time, and this one is followed already; "
-                "add the callback once and give it all collectors"
+                "add the callback once and give it all collectors, or call detach() of the other one if its "
+                "training was interrupted"
             )
         done = self.trajectory.iteration if self.trajectory else 0
         if done and self._loaded is None:
@@ -59,17 +72,36 @@ class Collecting:
                 f"a CollectWeights follows one training, and this one has followed {done} updates already; "
                 "construct another, or resume from a checkpoint"
             )
-        # A trainer has a scheduler of its own, whose rates the user's schedule replaces.
-        trajectory = Trajectory(model, optimizer, self.schedule, self.collectors, overrides_scheduler=True)
+        if self._loaded is None:
+            _require_unused(self.collectors)
+        trajectory = Trajectory(
+            model,
+            optimizer,
+            self.schedule,
+            self.collectors,
+            overrides_scheduler=self.overrides_scheduler,
+        )
         if self._loaded is not None:
             trajectory.load_state_dict(self._loaded)
             self._loaded = None
+            _note_use(self.collectors)
         self.trajectory = trajectory
         self._hooks = [
-            optimizer.register_step_pre_hook(lambda *_: trajectory.before_update()),
-            optimizer.register_step_post_hook(lambda *_: trajectory.after_update()),
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
         ]
         _followed.add(optimizer)
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self.trajectory is not None and not _is_nested(optimizer):
+            self.trajectory.before_update()
+
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self.trajectory is None or _is_nested(optimizer):
+            return
+        self.trajectory.after_update()
+        if self.trajectory.iteration == 1:  # before it there is nothing to lose
+            _note_use(self.collectors)
 
     def detach(self) -> None:
         """Stop following; what was collected stays."""
@@ -93,6 +125,7 @@ class Collecting:
         """
         if self._hooks and self.trajectory is not None:
             self.trajectory.load_state_dict(state)
+            _note_use(self.collectors)
         else:
             self._loaded = state or None
 
@@ -158,6 +191,17 @@ def checked(construct: "partial[nn.Module]", remedy: str) -> Callable[[], nn.Mod
     return build
 
 
+def sampled_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Return a SHA-256 of names, types and shapes, and of numbers from each tensor."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors, key=lambda item: item[0]):
+        flat = tensor.flatten()
+        sample = flat[:: max(1, flat.numel() // SAMPLED)]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(raw_bytes(sample))
+    return digest.hexdigest()
+
+
 def warn_if_untested(package: str, tested: tuple[str, str]) -> None:
     """Warn if the installed version of a trainer is not in a tested range, both ends as major.minor."""
     first, last = tested
@@ -172,3 +216,31 @@ def warn_if_untested(package: str, tested: tuple[str, str]) -> None:
 
 def _parts(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2])
+
+
+def _is_nested(optimizer: Optimizer) -> bool:
+    """Return whether the step whose hook asks is part of another one, as of a subclass that calls super().
+
+    Torch runs the hooks of both if an optimizer of the base class was ever constructed. The stack is looked
+    at, as a count of steps that began would be wrong from the first that raised.
+    """
+    step = sys._getframe(2)  # torch's wrapper of step(), which calls the hooks
+    frame = step.f_back
+    while frame is not None:
+        if frame.f_code is step.f_code and frame.f_locals.get("self") is optimizer:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _note_use(collectors: Sequence[Collector]) -> None:
+    _filled.update((id(collector), collector) for collector in collectors)
+
+
+def _require_unused(collectors: Sequence[Collector]) -> None:
+    for collector in collectors:
+        if id(collector) in _filled:
+            raise ValueError(
+                f"a collector follows one training, and {collector} has followed another, whose members "
+                "would be lost; construct new ones for each CollectWeights"
+            )

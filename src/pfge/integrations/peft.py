@@ -1,6 +1,5 @@
 """Ensembles of adapters, such as LoRA's: each member is saved as peft saves it, and the base is not saved."""
 
-import hashlib
 import json
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from pfge.ensemble import Ensemble
 from pfge.frozen import share
-from pfge.integrations.collecting import warn_if_untested
+from pfge.integrations.collecting import sampled_digest, warn_if_untested
 from pfge.storage.atomic_files import only_writer
 from pfge.storage.files import StorageError, measure_parts, read_tensors, write_tensors, write_text
 from pfge.storage.lazy_members import LazyMembers
@@ -32,7 +31,7 @@ from pfge.storage.manifest import (
     usage_entries,
     verify_file,
 )
-from pfge.storage.tensor_bytes import raw_bytes, tensor_file
+from pfge.storage.tensor_bytes import tensor_file
 from pfge.storage.usage import Usage
 from pfge.tasks import Task
 from pfge.tasks.manifest import task_from_manifest, task_to_manifest
@@ -41,8 +40,6 @@ from pfge.weights import Weights, count_bytes, view_weights
 TESTED = ("0.21", "0.21")
 VERSION = 1
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"  # as peft names them
-SAMPLED = 4096
-"""Numbers of each of the base's tensors that its digest is made from; a model may have billions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,16 +172,12 @@ def require_adapters(model: nn.Module) -> PeftModel:
 def digest_of_base(model: PeftModel) -> str:
     """Return a SHA-256 of the base's names, types and shapes, and of numbers from each tensor."""
     replaced = {*_names_by_key(model).values()}
-    digest = hashlib.sha256()
-    for name, tensor in sorted(view_weights(model).items()):
-        # The original of a module that the adapter replaces may be a new, random head.
-        if name in replaced or ".original_module." in name:
-            continue
-        flat = tensor.flatten()
-        sample = flat[:: max(1, flat.numel() // SAMPLED)]
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(raw_bytes(sample))
-    return digest.hexdigest()
+    # The original of a module that the adapter replaces may be a new, random head.
+    return sampled_digest(
+        (name, tensor)
+        for name, tensor in view_weights(model).items()
+        if name not in replaced and ".original_module." not in name
+    )
 
 
 def _with_adapter(base: nn.Module, path: Path, manifest: dict[str, Any], *, other_base: bool) -> PeftModel:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from accelerate.state import AcceleratorState
 from torch import nn
@@ -15,9 +15,10 @@ from transformers.training_args import TrainingArguments
 
 from pfge.collectors.base import Collector
 from pfge.integrations.accelerate import require_supported, unwrap_optimizer
-from pfge.integrations.collecting import Collecting, checked, warn_if_untested
+from pfge.integrations.collecting import Collecting, checked, sampled_digest, warn_if_untested
 from pfge.schedules import Schedule
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
+from pfge.weights import unwrap
 
 TESTED = ("5.17", "5.22")
 FILE = "pfge.safetensors"
@@ -36,6 +37,8 @@ class CollectWeights(Collecting, TrainerCallback):
         checkpoint: The folder that training is resumed from, if it does not lie in `output_dir`.
     """
 
+    overrides_scheduler: ClassVar[bool] = True
+
     def __init__(
         self,
         schedule: Schedule | None,
@@ -52,9 +55,20 @@ class CollectWeights(Collecting, TrainerCallback):
     ) -> None:
         """Follow the optimizer, from the checkpoint if the trainer resumes from one."""
         require_supported(AcceleratorState().distributed_type)
+        if state.is_hyper_param_search:
+            raise ValueError(
+                "a CollectWeights follows one training, got a hyperparameter search, which runs many; call "
+                "trainer.remove_callback(CollectWeights) before it, and add one for the training that follows"
+            )
+        if getattr(args, "enable_jit_checkpoint", False):
+            warnings.warn(
+                f"checkpoints of the trainer hold {FILE}, got enable_jit_checkpoint=True, whose own do not, "
+                "so collecting begins anew where training resumes from one; resume from one of save_strategy",
+                stacklevel=2,
+            )
         self.detach()  # from a training that was interrupted
         if state.global_step:
-            self._load(Path(self.checkpoint or _folder(args, state)), state)
+            self._load(Path(self.checkpoint or _folder(args, state)), state, kwargs["model"])
         self.attach(kwargs["model"], unwrap_optimizer(kwargs["optimizer"]))
 
     def on_optimizer_step(
@@ -68,8 +82,17 @@ class CollectWeights(Collecting, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Put the state beside the trainer's own, unless its checkpoints cannot be resumed from."""
-        if state.is_world_process_zero and not args.save_only_model:
-            save_checkpoint(_folder(args, state) / FILE, self.state_dict())
+        if not state.is_world_process_zero or args.save_only_model:
+            return
+        folder = _folder(args, state)
+        if not folder.is_dir():
+            warnings.warn(
+                f"{FILE} lies in the trainer's checkpoint, and {folder} is no folder, so members are not "
+                "part of it; let the trainer write its checkpoints to output_dir",
+                stacklevel=2,
+            )
+            return
+        save_checkpoint(folder / FILE, self.state_dict() | {"trainer": _mark(state, kwargs["model"])})
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -87,15 +110,19 @@ class CollectWeights(Collecting, TrainerCallback):
         config = deepcopy(getattr(model, "config", None))
         return checked(partial(type(model), config), "let its constructor take its config")
 
-    def _load(self, folder: Path, state: TrainerState) -> None:
+    def _load(self, folder: Path, state: TrainerState, model: nn.Module) -> None:
         if (folder / FILE).exists() and _log_history(folder) == state.log_history:
-            self.load_state_dict(load_checkpoint(folder / FILE))
-        else:
-            warnings.warn(
-                f"{folder} has no {FILE} of the checkpoint that training resumes from, so collecting begins "
-                f"at step {state.global_step}; pass checkpoint= if it lies elsewhere",
-                stacklevel=2,
-            )
+            collected = load_checkpoint(folder / FILE)
+            # Before anything is logged all histories are equal. Files of earlier versions have no mark.
+            mark = collected.pop("trainer", None)
+            if mark is None or mark == _mark(state, model):
+                self.load_state_dict(collected)
+                return
+        warnings.warn(
+            f"{folder} has no {FILE} of the checkpoint that training resumes from, so collecting begins "
+            f"at step {state.global_step}; pass checkpoint= if it lies elsewhere",
+            stacklevel=3,
+        )
 
 
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:
@@ -103,4 +130,13 @@ def _folder(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def _log_history(folder: Path) -> Any:
-    return json.loads((folder / "trainer_state.json").read_text()).get("log_history")
+    file = folder / "trainer_state.json"
+    return json.loads(file.read_text()).get("log_history") if file.exists() else None
+
+
+def _mark(state: TrainerState, model: nn.Module) -> dict[str, Any]:
+    """Return what tells a training's checkpoint from those of others: its step and its weights."""
+    named = unwrap(model).named_parameters()
+    # What peft replaces is in no checkpoint, and may be a new, random head.
+    kept = ((name, parameter) for name, parameter in named if ".original_module." not in name)
+    return {"step": state.global_step, "weights": sampled_digest(kept)}
