@@ -22,7 +22,7 @@ from pfge.lab.data import DataPart
 from pfge.lab.data.ordering import count_batches
 from pfge.lab.experiments.baselines import augmented_ensemble
 from pfge.lab.experiments.compare import compare
-from pfge.lab.run.folder import describe_environment
+from pfge.lab.run.folder import RunFolder, describe_environment
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session, open_run
 from pfge.methods import METHODS, base_of
@@ -106,6 +106,12 @@ def _predict(session: Session, seed: int, method: str, part: DataPart) -> Iterat
     yield from ensemble.predict_each(session.in_batches(part))
 
 
+def _saved_as(method: str) -> str:
+    """Return the name of the ensemble that a method's members are saved in."""
+    base = METHODS[base_of(method)]
+    return base.base or base.name
+
+
 def _fit(members: Tensor, targets: Tensor) -> dict[str, tuple[float, float]]:
     """Return the temperatures of members and of their mean for each way to pool; one member has one."""
     mean = members.double().mean(dim=0)
@@ -177,7 +183,9 @@ def run_cifar10(study: Study) -> None:
             and part.rate == cifar10.BASE_RATE
             and set(part.methods) >= set(cifar10.BASE)
         ):
-            study.record("CIFAR-10", folder, part.seed, MEASURED["CIFAR-10"])
+            run = RunFolder(folder)
+            made = [row for row in MEASURED["CIFAR-10"] if run.has_ensemble(part.seed, _saved_as(row))]
+            study.record("CIFAR-10", folder, part.seed, made)
 
 
 def results(recorded: Path) -> str:
@@ -190,11 +198,14 @@ def results(recorded: Path) -> str:
         if len(seeds) < 2:
             parts += [f"### {data}", "Not measured yet."]
             continue
+        measured = [method for method in methods if len(_of(of_data, method, "pooled", seeds)) == len(seeds)]
+        missing = [method for method in methods if method not in measured]
         parts += [
             f"### {data}, test data, seeds {', '.join(map(str, seeds))}",
-            both_ways(of_data, methods, seeds),
+            *([f"Not measured yet: {', '.join(missing)}."] if missing else []),
+            both_ways(of_data, measured, seeds),
             "Each method at S and T, minus SWA at its temperature:",
-            against_swa(of_data, methods, seeds),
+            against_swa(of_data, measured, seeds),
         ]
     if machines:
         made_on = "; ".join(f"{found['processor']}, torch {found['torch']}" for found in machines)
