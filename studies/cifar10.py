@@ -106,7 +106,8 @@ BASES = [Part("report", BASE_RATE, seed, BASE) for seed in REPORTED]
 def missing_parts(recorded: Path) -> list[Part]:
     """Return what of the plan is not recorded; before all choices are made, the rates are those of now."""
     chosen = [*chosen_parts("report", REPORTED, recorded), *chosen_parts("long", [LONG], recorded)]
-    return [found for part in [*CHOICES, *BASES, *chosen] if (found := missing_part(part, recorded))]
+    missing = [found for part in [*CHOICES, *BASES, *chosen] if (found := missing_part(part, recorded))]
+    return list(dict.fromkeys(missing))
 
 
 def results(recorded: Path) -> str:
