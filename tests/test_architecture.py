@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 # rooms of `lab` and `reports`.
 ROWS: dict[str, list[set[str]]] = {
     "": [
-        {"sharding", "group_rates"},
+        {"sharding", "group_rates", "loaders"},
         {"frozen"},
         {"schedules", "weights"},
         {"averages", "finite"},

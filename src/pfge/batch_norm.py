@@ -1,16 +1,16 @@
 """Recompute BatchNorm statistics for the weights that a model has now."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable
+from contextlib import ExitStack
 from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.data import DataLoader
 
 from pfge.forward import keep_modes, run_model
+from pfge.loaders import read_aside
 from pfge.weights import canonical_name, unwrap
 
 Batch = TypeVar("Batch")
@@ -90,8 +90,7 @@ def refresh_batch_norm(
         keep_modes(module),
         torch.random.fork_rng(),
         torch.no_grad(),
-        _keep_order(inputs),
-        _beside_other_readers(inputs),
+        read_aside(inputs),
     ):
         try:
             module.eval()
@@ -102,42 +101,6 @@ def refresh_batch_norm(
                 for name, tensor in layer.named_buffers():
                     tensor.copy_(old[name])
             raise
-
-
-@contextmanager
-def _keep_order(inputs: Iterable[Any]) -> Iterator[None]:
-    """Let a `DataLoader` with a generator of its own shuffle its next epochs as if it had not been read."""
-    held = (
-        (inputs.generator, getattr(inputs.sampler, "generator", None))
-        if isinstance(inputs, DataLoader)
-        else ()
-    )
-    states = [(generator, generator.get_state()) for generator in held if generator is not None]
-    try:
-        yield
-    finally:
-        for generator, state in states:
-            generator.set_state(state)
-
-
-@contextmanager
-def _beside_other_readers(inputs: Iterable[Any]) -> Iterator[None]:
-    """Give a `DataLoader` other workers for a while if its persistent ones may be in the midst of an epoch.
-
-    Such a loader has a single iterator. Reading it here would start it again, and the epoch of a training
-    loop that is reading it would end with this pass.
-    """
-    iterator = vars(inputs).get("_iterator") if isinstance(inputs, DataLoader) else None
-    # Empty after the last batch. A loop that was left early has some as well, and costs the start of workers.
-    if iterator is None or not getattr(iterator, "_task_info", True):
-        yield
-        return
-    loader = cast(DataLoader[Any], inputs)
-    loader._iterator = None
-    try:
-        yield
-    finally:
-        loader._iterator = iterator  # the other one ends its workers when it is forgotten
 
 
 def frozen_batch_norm(model: nn.Module) -> frozenset[str]:

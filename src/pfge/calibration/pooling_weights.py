@@ -79,9 +79,9 @@ def fit_pooling_weights(members: Tensor, targets: Tensor) -> PoolingWeights:
 
     gain = gain_on_held_out(fit, members, targets)
     found = PoolingWeights(*_fit(members, targets), *gain)
-    return (
-        found if found.help else PoolingWeights(equal, quiet_temperature(members.mean(dim=0), targets), *gain)
-    )
+    if found.help:
+        return found
+    return PoolingWeights(equal, quiet_temperature(members.mean(dim=0), targets), *gain)
 
 
 def _fit(members: Tensor, targets: Tensor) -> tuple[tuple[float, ...], float]:

@@ -86,11 +86,9 @@ def fit_shared_temperature(members: Tensor, targets: Tensor) -> SharedTemperatur
 
     gain = gain_on_held_out(fit, members, targets)
     found = SharedTemperature(*_fit(members, targets), *gain)
-    return (
-        found
-        if found.help
-        else SharedTemperature(1.0, quiet_temperature(members.mean(dim=0), targets), *gain)
-    )
+    if found.help:
+        return found
+    return SharedTemperature(1.0, quiet_temperature(members.mean(dim=0), targets), *gain)
 
 
 def _fit(members: Tensor, targets: Tensor) -> tuple[float, float]:
