@@ -17,7 +17,7 @@ from pfge.lab.experiments.compare import compare_all
 from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, base_of
 from pfge.reports.tables.paper import paper_accuracies
-from studies.rates import RATES, chosen_rate, member_counts, methods_of, rate_folder, values
+from studies.rates import chosen_rate, member_counts, methods_of, rate_folder, values
 from studies.records import Part, begun_part, machines, missing_part, record_parts
 from studies.tables import (
     QUALITY_HEADS,
@@ -33,6 +33,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "cifar10.md"
 RECORDED = Path(__file__).parent / "recorded-cifar10"
 CONFIG = Path(__file__).parent / "cifar10.toml"
+RATES = (0.025, 0.05, 0.1)
 CHOOSING = 1
 REPORTED = (11, 12, 13)
 LONG = 21
@@ -91,7 +92,7 @@ def chosen_parts(stage: str, seeds: Iterable[int], recorded: Path) -> list[Part]
     for row in rows:
         method = METHODS[base_of(row)]
         # A method that only measures another's model is run with it.
-        trained.setdefault(chosen_rate(recorded, row), set()).update({method.name, method.base})
+        trained.setdefault(chosen_rate(recorded, row, RATES), set()).update({method.name, method.base})
     return [
         Part(stage, rate, seed, tuple(name for name in COMPARED if name in trained[rate]))
         for rate in sorted(trained)
@@ -116,7 +117,7 @@ def results(recorded: Path) -> str:
     methods = methods_of(*choices)
     if not methods:
         return _progress(recorded)
-    rates = {method: chosen_rate(recorded, method) for method in methods}
+    rates = {method: chosen_rate(recorded, method, RATES) for method in methods}
     counts = member_counts([*choices, rate_folder(recorded, "report", BASE_RATE)])
     reported, long = (
         {method: rate_folder(recorded, what, rate) for method, rate in rates.items()}
@@ -138,9 +139,9 @@ def results(recorded: Path) -> str:
         f"### All methods at rate {BASE_RATE:g}",
         base_table(recorded, counts),
         f"### Every rate: NLL at T on the test data, seed {CHOOSING}",
-        nll_at_rates(recorded, "choose", methods),
+        nll_at_rates(recorded, "choose", methods, RATES),
         f"### Every rate: validation NLL at T, seed {CHOOSING}, on which the choices were made",
-        validation_nll_at_rates(recorded, methods),
+        validation_nll_at_rates(recorded, methods, RATES),
         f"### Three times the iterations, seed {LONG}",
         of_all(long),
         _environment(recorded),

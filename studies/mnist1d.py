@@ -18,7 +18,7 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.storage.files import read_json_object, write_json
 from studies.mnist1d_members import KINDS, measure
-from studies.rates import RATES, chosen_rate, member_counts, methods_of, rate_folder, validation_nll, values
+from studies.rates import chosen_rate, member_counts, methods_of, rate_folder, validation_nll, values
 from studies.tables import (
     QUALITY_HEADS,
     RIVALS,
@@ -35,6 +35,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "mnist1d.md"
 CONFIG = Path(__file__).parent / "mnist1d.toml"
 CHOOSING = (1, 2, 3)
 REPORTED = tuple(range(11, 21))
+RATES = (0.05, 0.1, 0.2, 0.4)
 TAILS = (0.0, 0.1, 0.3)
 ANNEALED = ("Star", "Cosine")
 TRAININGS = ("DeepEnsemble",)
@@ -73,7 +74,7 @@ def run_members(out: Path) -> None:
     found = read_json_object(file)["rows"] if file.exists() else []
     known = {(row["method"], row["seed"], row["kind"]) for row in found}
     for rate in RATES:
-        chosen = {method: counts[method] for method in pooled if chosen_rate(out, method) == rate}
+        chosen = {method: counts[method] for method in pooled if chosen_rate(out, method, RATES) == rate}
         if chosen:
             found += measure(rate_folder(out, "report", rate), chosen, REPORTED, known)
     write_json(file, {"rows": found})
@@ -90,7 +91,7 @@ def counts_of(out: Path) -> dict[str, int]:
 
 def results(out: Path) -> str:
     methods = methods_of(rate_folder(out, "report", RATES[0]))
-    rates = {method: chosen_rate(out, method) for method in methods}
+    rates = {method: chosen_rate(out, method, RATES) for method in methods}
     folders = {method: rate_folder(out, "report", rate) for method, rate in rates.items()}
     folders |= dict.fromkeys(TRAININGS, out / "deep")
     counts = counts_of(out)
@@ -109,9 +110,9 @@ def results(out: Path) -> str:
         "### Differences from SWA and FGE, each at its own rate and temperature",
         differences(methods, folders),
         "### Every rate: NLL at T on the test data",
-        nll_at_rates(out, "report", methods),
+        nll_at_rates(out, "report", methods, RATES),
         "### Every rate and tail: validation NLL at T, on which the choices were made",
-        validation_nll_at_rates(out, methods),
+        validation_nll_at_rates(out, methods, RATES),
         table(
             ["tail", *ANNEALED],
             (

@@ -9,8 +9,6 @@ from pfge.lab.run.result_lines import require_rows
 from pfge.lab.run.results import ComparisonRow
 from pfge.methods import known_rows
 
-RATES = (0.05, 0.1, 0.2, 0.4)
-
 
 def rate_folder(out: Path, what: str, rate: float) -> Path:
     return out / f"{what}-{rate:g}"
@@ -54,8 +52,8 @@ def validation_nll(folder: Path, method: str) -> float:
     return fmean(validation_nlls(folder, method))
 
 
-def chosen_rate(out: Path, method: str) -> float:
+def chosen_rate(out: Path, method: str, rates: Sequence[float]) -> float:
     """Return the rate with the lowest validation NLL among those that were run."""
-    folders = {rate: rate_folder(out, "choose", rate) for rate in RATES}
+    folders = {rate: rate_folder(out, "choose", rate) for rate in rates}
     tried = [rate for rate, folder in folders.items() if validation_nlls(folder, method)]
     return min(tried, key=lambda rate: validation_nll(folders[rate], method))

@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 
 from scipy.stats import t as student
 
-from studies.rates import RATES, by_seed, chosen_rate, rate_folder, validation_nlls, values
+from studies.rates import by_seed, chosen_rate, rate_folder, validation_nlls, values
 
 BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 RIVALS = ("SWA", "FGE")
@@ -93,26 +93,26 @@ def differences(methods: Sequence[str], folders: dict[str, Path]) -> str:
     return table(["method", "minus", "NLL at T, 95 %", "", "accuracy, points, 95 %", ""], rows)
 
 
-def nll_at_rates(out: Path, what: str, methods: Sequence[str]) -> str:
+def nll_at_rates(out: Path, what: str, methods: Sequence[str], rates: Sequence[float]) -> str:
     """Return the NLL at T of each method at each rate on the test data; that of the chosen rate is bold."""
 
     def cell(method: str, rate: float) -> str:
         found = mean_and_error(values(rate_folder(out, what, rate), method, "nll", calibrated=True), 4)
-        return f"**{found}**" if found != NOT_RUN and rate == chosen_rate(out, method) else found
+        return f"**{found}**" if found != NOT_RUN and rate == chosen_rate(out, method, rates) else found
 
-    rows = ([method, *(cell(method, rate) for rate in RATES)] for method in methods)
-    return table(["method", *(f"{rate:g}" for rate in RATES)], rows)
+    rows = ([method, *(cell(method, rate) for rate in rates)] for method in methods)
+    return table(["method", *(f"{rate:g}" for rate in rates)], rows)
 
 
-def validation_nll_at_rates(out: Path, methods: Sequence[str]) -> str:
+def validation_nll_at_rates(out: Path, methods: Sequence[str], rates: Sequence[float]) -> str:
     """Return the numbers by which the rates were chosen."""
 
     def cell(method: str, rate: float) -> str:
         found = validation_nlls(rate_folder(out, "choose", rate), method)
         return f"{fmean(found):.4f}" if found else NOT_RUN
 
-    rows = ([method, *(cell(method, rate) for rate in RATES)] for method in methods)
-    return table(["method", *(f"{rate:g}" for rate in RATES)], rows)
+    rows = ([method, *(cell(method, rate) for rate in rates)] for method in methods)
+    return table(["method", *(f"{rate:g}" for rate in rates)], rows)
 
 
 def write_results(page: Path, results: str) -> None:

@@ -8,15 +8,15 @@ import pytest
 
 from pfge.lab.config.schema import Experiment
 from studies import cifar10
-from studies.cifar10 import BASE, CHOICES, COMPARED, Study
-from studies.rates import RATES, rate_folder, rows_of
+from studies.cifar10 import BASE, CHOICES, COMPARED, RATES, Study
+from studies.rates import rate_folder, rows_of
 from studies.records import Part, machines, missing_part, record_parts
 from studies.tables import write_results
 from tests.reports.made_run import make_run, result, with_validation
 from tests.reports.made_run import write_results as write_lines
 
 ENVIRONMENT = '{"torch": "2.13.0", "python": "3.11.7", "cores": 2, "threads": 1, "processor": "x"}'
-BEST = {"SWA": 0.2, "FGE": 0.1, "PFGE": 0.2, "Star": 0.05, "Cosine": 0.4, "TTA": 0.2, "FGE*": 0.1}
+BEST = {"SWA": 0.1, "FGE": 0.05, "PFGE": 0.1, "Star": 0.025, "Cosine": 0.05, "TTA": 0.1, "FGE*": 0.05}
 
 
 def make_part(out: Path, part: Part, measured: Sequence[str] = (), best: Mapping[str, float] = BEST) -> None:
@@ -83,11 +83,11 @@ def test_a_stage_runs_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monkey
     study = Study(tmp_path / "out", tmp_path / "recorded", Path("w0.safetensors"), processes=2)
     study.record()
     cifar10.STAGES["choose"](study)
-    assert [experiment.ensemble.high for experiment, _ in ran] == [0.1, 0.2, 0.4]
+    assert [experiment.ensemble.high for experiment, _ in ran] == [0.025, 0.1]
     experiment, folder = ran[0]
     assert (experiment.seeds, experiment.ensemble.methods) == ((1,), COMPARED)
     assert experiment.engine.launcher == "here:2"
-    assert folder == tmp_path / "out" / "choose-0.1-seed-1-SWA-FGE-PFGE-Star-Cosine-TTA"
+    assert folder == tmp_path / "out" / "choose-0.025-seed-1-SWA-FGE-PFGE-Star-Cosine-TTA"
 
 
 def test_a_part_that_was_begun_is_continued_in_its_folder(
@@ -108,30 +108,26 @@ def test_a_part_that_was_begun_is_continued_in_its_folder(
 
 def test_nothing_is_reported_before_all_rates_were_tried(tmp_path: Path) -> None:
     study = Study(tmp_path / "out", tmp_path / "recorded", Path("w0.safetensors"))
-    with pytest.raises(
-        SystemExit, match=r"rates 0\.05, 0\.1, 0\.2, 0\.4 are not finished; run --stage choose"
-    ):
+    with pytest.raises(SystemExit, match=r"rates 0\.025, 0\.05, 0\.1 are not finished; run --stage choose"):
         cifar10.run_report(study)
 
 
 def test_each_method_is_reported_at_its_chosen_rate(recorded: Path) -> None:
     parts = cifar10.chosen_parts("report", [11], recorded)
     assert {part.rate: part.methods for part in parts} == {
-        0.05: ("Star",),
-        0.1: ("FGE",),
-        0.2: ("SWA", "PFGE", "TTA"),
-        0.4: ("Cosine",),
+        0.025: ("Star",),
+        0.05: ("FGE", "Cosine"),
+        0.1: ("SWA", "PFGE", "TTA"),
     }
 
 
 def test_a_row_that_needs_another_method_is_reported_with_it(tmp_path: Path) -> None:
-    recorded = record_choices(tmp_path, BEST | {"TTA": 0.4, "FGE*": 0.2})
+    recorded = record_choices(tmp_path, BEST | {"TTA": 0.05, "FGE*": 0.1})
     parts = cifar10.chosen_parts("report", [11], recorded)
     assert {part.rate: part.methods for part in parts} == {
-        0.05: ("Star",),
-        0.1: ("FGE",),
-        0.2: ("SWA", "FGE", "PFGE"),
-        0.4: ("SWA", "Cosine", "TTA"),
+        0.025: ("Star",),
+        0.05: ("SWA", "FGE", "Cosine", "TTA"),
+        0.1: ("SWA", "FGE", "PFGE"),
     }
 
 
@@ -139,7 +135,7 @@ def test_the_page_says_what_was_not_run(recorded: Path) -> None:
     text = cifar10.results(recorded)
     assert text.startswith("**Unfinished.** Nothing is decided before all runs are made")
     assert "\n- report, rate 0.05, seed 11: SWA, FGE, PFGE, Star, Cosine, TTA, SWAG\n" in text
-    assert "\n- long, rate 0.4, seed 21: Cosine\n" in text
+    assert "\n- long, rate 0.05, seed 21: FGE, Cosine\n" in text
     assert "choose, rate" not in text
 
 
@@ -164,7 +160,7 @@ def test_the_finished_page_is_made_of_what_is_recorded(recorded: Path, tmp_path:
     assert "not run" not in text
     expected: dict[str, Any] = result("PFGE", 12)  # the middle one of three
     accuracy, nll = 100 * expected["test"]["accuracy"], expected["test"]["nll"]
-    assert f"| SWA | 4 | 0.2 | {accuracy:.2f} ± 0.29 | {nll:.4f} ± 0.0058 |" in text
+    assert f"| SWA | 4 | 0.1 | {accuracy:.2f} ± 0.29 | {nll:.4f} ± 0.0058 |" in text
     assert "| PFGE | 4 | 3 | " in text
     assert "| 93.41 ± 0.08 | 95.70 ± 0.05 | 96.37 ± 0.03 |" in text
     assert "each process; x, torch 2.13.0, Python 3.11.7." in text

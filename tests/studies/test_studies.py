@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from scipy.stats import ttest_rel
 
-from studies.rates import RATES, chosen_rate, methods_of, rate_folder, validation_nll, values
+from studies.rates import chosen_rate, methods_of, rate_folder, validation_nll, values
 from studies.tables import (
     change,
     differences,
@@ -22,6 +22,7 @@ from tests.reports.made_run import make_run, result, with_validation
 from tests.reports.made_run import write_results as write_lines
 
 METHODS = ("w0", "SWA", "FGE", "FGE*", "PFGE")
+RATES = (0.05, 0.1, 0.2, 0.4)
 BEST = {"SWA": 0.2, "FGE": 0.1, "FGE*": 0.1, "PFGE": 0.2, "w0": 0.05}
 
 
@@ -44,7 +45,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def test_a_rate_is_chosen_by_the_validation_nll_at_the_temperature(out: Path) -> None:
-    assert {method: chosen_rate(out, method) for method in METHODS} == BEST
+    assert {method: chosen_rate(out, method, RATES) for method in METHODS} == BEST
     assert validation_nll(rate_folder(out, "choose", 0.4), "SWA") == pytest.approx(0.2 + 0.2 + 0.01)
     assert methods_of(rate_folder(out, "choose", 0.4)) == ["SWA", "FGE", "FGE*", "PFGE"]
 
@@ -104,10 +105,11 @@ def test_differences_are_from_each_rival(out: Path) -> None:
 
 
 def test_the_chosen_rate_is_bold(out: Path) -> None:
-    swa = nll_at_rates(out, "choose", ["SWA"]).splitlines()[2]
+    swa = nll_at_rates(out, "choose", ["SWA"], RATES).splitlines()[2]
     assert swa == "| SWA | 0.3000 | 0.3000 | **0.3000** | 0.3000 |"
     assert (
-        validation_nll_at_rates(out, ["SWA"]).splitlines()[2] == "| SWA | 0.3600 | 0.3100 | 0.2100 | 0.4100 |"
+        validation_nll_at_rates(out, ["SWA"], RATES).splitlines()[2]
+        == "| SWA | 0.3600 | 0.3100 | 0.2100 | 0.4100 |"
     )
 
 
@@ -128,9 +130,11 @@ def test_differences_pair_the_seeds_that_both_have(out: Path) -> None:
 
 def test_what_was_not_run_is_said(out: Path) -> None:
     shutil.rmtree(rate_folder(out, "choose", 0.2))
-    assert chosen_rate(out, "SWA") == 0.1
-    assert nll_at_rates(out, "choose", ["SWA"]).splitlines()[1:] == [
+    assert chosen_rate(out, "SWA", RATES) == 0.1
+    assert nll_at_rates(out, "choose", ["SWA"], RATES).splitlines()[1:] == [
         "| --- | ---: | ---: | ---: | ---: |",
         "| SWA | 0.3000 | **0.3000** | not run | 0.3000 |",
     ]
-    assert validation_nll_at_rates(out, ["SWA"]).endswith("| SWA | 0.3600 | 0.3100 | not run | 0.4100 |")
+    assert validation_nll_at_rates(out, ["SWA"], RATES).endswith(
+        "| SWA | 0.3600 | 0.3100 | not run | 0.4100 |"
+    )
