@@ -33,12 +33,14 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "cifar10.md"
 RECORDED = Path(__file__).parent / "recorded-cifar10"
 CONFIG = Path(__file__).parent / "cifar10.toml"
-RATES = (0.025, 0.05, 0.1)
 CHOOSING = 1
 REPORTED = (11, 12, 13)
 LONG = 21
 THREE_TIMES = ("ensemble.length=7800", "ensemble.period=1950", "ensemble.cycle=390")
 COMPARED = load_experiment(CONFIG).ensemble.methods
+TRIED = {0.0125: ("Cosine",), 0.025: COMPARED, 0.05: COMPARED, 0.1: COMPARED}
+"""Which methods are tried at which rates: for every method there is a worse one on both sides of the best."""
+RATES = tuple(TRIED)
 BASE_RATE = 0.05
 BASE = (*COMPARED, "SWAG")
 """What is reported at the base rate, whichever rates are chosen: all methods, and the paper's SWAG."""
@@ -100,7 +102,7 @@ def chosen_parts(stage: str, seeds: Iterable[int], recorded: Path) -> list[Part]
     ]
 
 
-CHOICES = [Part("choose", rate, CHOOSING, tuple(COMPARED)) for rate in RATES]
+CHOICES = [Part("choose", rate, CHOOSING, tuple(methods)) for rate, methods in TRIED.items()]
 BASES = [Part("report", BASE_RATE, seed, BASE) for seed in REPORTED]
 
 
@@ -178,14 +180,15 @@ def _progress(recorded: Path) -> str:
 
 
 def _environment(recorded: Path) -> str:
-    made_on = "; ".join(
+    described = (
         f"{found['processor']}, torch {found['torch']}, Python {found['python']}"
         for found in machines(recorded)
     )
+    made_on = "; ".join(dict.fromkeys(described))
     return (
         f"`python -m studies.cifar10`, one thread for each process; {made_on}. No run was left out. "
-        f"Runs in the whole plan: {len(RATES)} for the rates, {len(REPORTED)} reported and 1 of three times "
-        "the iterations, for each method."
+        "Runs in the whole plan, for each method: one for each rate that has a number above, "
+        f"{len(REPORTED)} reported and 1 of three times the iterations."
     )
 
 

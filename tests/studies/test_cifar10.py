@@ -83,8 +83,9 @@ def test_a_stage_runs_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monkey
     study = Study(tmp_path / "out", tmp_path / "recorded", Path("w0.safetensors"), processes=2)
     study.record()
     cifar10.STAGES["choose"](study)
-    assert [experiment.ensemble.high for experiment, _ in ran] == [0.025, 0.1]
-    experiment, folder = ran[0]
+    assert [experiment.ensemble.high for experiment, _ in ran] == [0.0125, 0.025, 0.1]
+    assert [experiment.ensemble.methods for experiment, _ in ran] == [("Cosine",), COMPARED, COMPARED]
+    experiment, folder = ran[1]
     assert (experiment.seeds, experiment.ensemble.methods) == ((1,), COMPARED)
     assert experiment.engine.launcher == "here:2"
     assert folder == tmp_path / "out" / "choose-0.025-seed-1-SWA-FGE-PFGE-Star-Cosine-TTA"
@@ -108,7 +109,7 @@ def test_a_part_that_was_begun_is_continued_in_its_folder(
 
 def test_nothing_is_reported_before_all_rates_were_tried(tmp_path: Path) -> None:
     study = Study(tmp_path / "out", tmp_path / "recorded", Path("w0.safetensors"))
-    with pytest.raises(SystemExit, match=r"rates 0\.025, 0\.05, 0\.1 are not finished; run --stage choose"):
+    with pytest.raises(SystemExit, match=r"rates 0\.0125, 0\.025, 0\.05, 0\.1 are not finished; run"):
         cifar10.run_report(study)
 
 
@@ -157,7 +158,7 @@ def test_the_finished_page_is_made_of_what_is_recorded(recorded: Path, tmp_path:
     assert text.endswith("<!-- end of results -->\nafter\n")
     assert "old" not in text
     assert "Unfinished" not in text
-    assert "not run" not in text
+    assert text.count("not run") == 2 * (len(COMPARED) + len(["FGE*"]) - 1)  # at the lowest rate
     expected: dict[str, Any] = result("PFGE", 12)  # the middle one of three
     accuracy, nll = 100 * expected["test"]["accuracy"], expected["test"]["nll"]
     assert f"| SWA | 4 | 0.1 | {accuracy:.2f} ± 0.29 | {nll:.4f} ± 0.0058 |" in text
