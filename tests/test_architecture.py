@@ -27,7 +27,7 @@ ROWS: dict[str, list[set[str]]] = {
         {"tasks"},
         {"storage"},
         {"collectors", "packed", "connectivity"},
-        {"ensemble_module"},
+        {"ensemble_module", "member_calibration"},
         {"trajectory", "ensemble"},
         {"cascade"},
         {"methods", "compression", "export", "integrations"},

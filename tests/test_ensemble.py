@@ -341,13 +341,13 @@ def test_weights_that_help_are_fitted_and_others_are_not_kept() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 4, generator=generator)
     ensemble = Ensemble(make_members(), make_mlp)
-    of_first = ensemble.predict_members(x)[0].argmax(dim=1)  # which one member is always right about
+    of_first = (ensemble.predict_members(x)[0] ** 4).multinomial(1, generator=generator)[:, 0]
     fitted = ensemble.calibrated([x], of_first, by="weights")
     assert fitted.temperatures.weights is not None
     assert fitted.temperatures.weights[0] > 0.5
-    chance = torch.randint(3, (200,), generator=generator)
+    alike = Ensemble([ensemble.members[0]] * 2, make_mlp)
     with pytest.warns(UserWarning, match="all members count the same, as weights do not help"):
-        assert ensemble.calibrated([x], chance, by="weights").temperatures.weights is None
+        assert alike.calibrated([x], of_first, by="weights").temperatures.weights is None
 
 
 def test_a_temperature_that_members_share_is_fitted_and_applied_if_it_helps() -> None:
@@ -388,6 +388,33 @@ def test_some_calibrations_need_one_class_for_each_example(by: CalibrateBy) -> N
         ValueError, match=f"calibrating by '{by}' needs a task with one class for each example"
     ):
         fractions().calibrated([X], torch.ones(20), by=by)
+
+
+@pytest.mark.parametrize("by", ["shared", "weights"])
+def test_how_to_pool_is_not_fitted_to_positions_of_one_example(by: CalibrateBy) -> None:
+    """Positions of one picture are alike: parts of them are not held out from the rest."""
+    images, masks = torch.randn(12, 1, 2, 2), torch.zeros(12, 2, 2, dtype=torch.int64)
+    members = [{"weight": torch.randn(3, 1, 1, 1), "bias": torch.zeros(3)} for _ in range(2)]
+    ensemble = Ensemble(members, lambda: nn.Conv2d(1, 3, 1), task=Classification())
+    with pytest.raises(
+        ValueError,
+        match=rf"calibrating by '{by}' needs one class for each example, .* got \[12, 3, 2, 2\]",
+    ):
+        ensemble.calibrated([images], masks, by=by)
+
+
+@pytest.mark.parametrize("by", ["shared", "weights"])
+def test_how_to_pool_is_not_fitted_where_no_temperature_is(by: CalibrateBy) -> None:
+    """All members are right about all examples: more confidence is always better."""
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    members = [{"weight": scale * torch.eye(4)} for scale in (1.0, 2.0)]
+    ensemble = Ensemble(members, lambda: nn.Linear(4, 4, bias=False))
+    with (
+        pytest.warns(UserWarning, match="the temperature stays 1, as its fit did not converge"),
+        pytest.warns(UserWarning, match=r"as .* not help"),
+    ):
+        fitted = ensemble.calibrated([x], x.argmax(dim=1), by=by)
+    assert fitted.temperatures == Temperatures()
 
 
 def test_each_member_has_a_weight_or_none_has() -> None:

@@ -12,16 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept
-from pfge.calibration import (
-    UNSCALED,
-    CalibrateBy,
-    Calibration,
-    PoolingWeights,
-    SharedTemperature,
-    Temperatures,
-    fit_pooling_weights,
-    fit_shared_temperature,
-)
+from pfge.calibration import UNSCALED, CalibrateBy, Temperatures
 from pfge.collectors.base import Collector
 from pfge.ensemble_module import EnsembleModule, Form
 from pfge.forward import (
@@ -35,6 +26,7 @@ from pfge.forward import (
     targets_of,
 )
 from pfge.frozen import shared_part
+from pfge.member_calibration import MemberCalibration
 from pfge.member_predictions import Predictor, predict_in_chunks, predict_in_turn
 from pfge.metrics.example_scores import ExampleScores
 from pfge.packed import PackedMembers
@@ -44,7 +36,6 @@ from pfge.storage.lazy_members import LazyMembers
 from pfge.storage.manifest import MANIFEST, describe_file
 from pfge.storage.usage import NO_USAGE, Usage
 from pfge.tasks import Task
-from pfge.tasks.classification import require_classification
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from pfge.weights import (
     Weights,
@@ -274,35 +265,10 @@ class Ensemble:
                 parts of these examples; if not, there is a warning, and only the mean has a temperature.
         """
         require_order_of_targets(batches)
-        sampled: dict[int, Tensor] = {}
-        examples = 0
-
-        def sample(predictions: Tensor, start: int) -> Tensor:
-            nonlocal examples
-            examples = max(examples, start + len(predictions))
-            of_batch = targets[start : start + len(predictions)]
-            predictions, sampled[start] = self.task.calibration_sample(predictions, of_batch)
-            return predictions
-
-        def sampled_targets() -> Tensor:
-            if examples != len(targets):
-                raise ValueError(f"each of {examples} examples has a target, got {len(targets)} of them")
-            return torch.cat(list(sampled.values()))
-
-        def fit(predictions: Tensor) -> Calibration:
-            return self.task.fit_calibration(predictions, sampled_targets())
-
+        calibration = MemberCalibration(self.task, targets, by)
         plain = self.uncalibrated()
-        members = predict_in_turn(plain._predictor, self._numbers(), batches, sample)
-        if by == "members":
-            fitted = Temperatures(members=tuple(fit(member) for member in members))
-        elif by in ("shared", "weights"):
-            require_classification(self.task, f"calibrating by {by!r}")
-            how = _with_weights if by == "weights" else _with_shared
-            fitted = how(torch.stack(list(members)), sampled_targets())
-        else:
-            fitted = Temperatures(fit(plain._pool(members)[0]))
-        return self.with_members(self.members, temperatures=fitted)
+        members = predict_in_turn(plain._predictor, self._numbers(), batches, calibration.keep)
+        return self.with_members(self.members, temperatures=calibration.fit(members))
 
     def uncalibrated(self) -> "Ensemble":
         """Return the ensemble as it predicts without temperatures, whatever was fitted and saved."""
@@ -571,30 +537,6 @@ class Ensemble:
         else:
             load_weights(self._module, self.members[index])
         return self._module
-
-
-def _with_weights(members: Tensor, targets: Tensor) -> Temperatures:
-    found = fit_pooling_weights(members, targets)
-    if found.help:
-        return Temperatures(found.temperature, weights=found.weights)
-    _warn_of_no_help("all members count the same, as weights do not help", found)
-    return Temperatures(found.temperature)
-
-
-def _with_shared(members: Tensor, targets: Tensor) -> Temperatures:
-    found = fit_shared_temperature(members, targets)
-    if found.help:
-        return Temperatures(found.pooled, members=(found.members,) * len(members))
-    _warn_of_no_help("only the mean has a temperature, as one of the members does not help", found)
-    return Temperatures(found.pooled)
-
-
-def _warn_of_no_help(what: str, found: PoolingWeights | SharedTemperature) -> None:
-    warnings.warn(
-        f"{what}: on held-out parts of the examples the NLL changes by {found.difference:+.5f}, with a "
-        f"standard error of {found.error:.5f}",
-        stacklevel=4,
-    )
 
 
 def _name_of(build_model: Callable[[], nn.Module]) -> str | None:

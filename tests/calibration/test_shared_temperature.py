@@ -100,3 +100,13 @@ def test_a_few_examples_are_needed() -> None:
     members, targets = noisy_members(1.0, examples=9)
     with pytest.raises(ValueError, match="at least 10 examples, got 9"):
         fit_shared_temperature(members, targets)
+
+
+def test_nothing_is_fitted_to_targets_by_chance() -> None:
+    """No prediction is of any use then, so that less confidence is always better."""
+    generator = torch.Generator().manual_seed(0)
+    members = torch.randn(3, 60, 4, generator=generator).softmax(dim=2)
+    targets = members.mean(dim=0).argmin(dim=1)  # worse than chance
+    with pytest.warns(UserWarning, match="the temperature stays 1, as its fit did not converge"):
+        found = fit_shared_temperature(members, targets)
+    assert (found.members, found.pooled) == (1.0, 1.0)

@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import jaccard_score
 from torch import Tensor, nn
 
+from pfge.calibration import fit_temperature
 from pfge.tasks import Classification, Task
 from pfge.tasks.classification import require_classification
 from pfge.tasks.manifest import DEFAULT_TASK
@@ -298,3 +299,31 @@ def test_what_needs_classes_says_what_it_got() -> None:
         ValueError, match=r"a cascade needs a task with one class .* got Fractions\(places=2\)"
     ):
         require_classification(task, "a cascade")
+
+
+def test_classes_along_a_counted_dimension_are_calibrated_as_the_last_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(8, 5, 4, generator=generator)
+    targets = logits.reshape(-1, 4).softmax(dim=1).multinomial(1, generator=generator).reshape(8, 5)
+    targets[:, -1] = -100
+    probabilities = (2 * logits).softmax(dim=-1)
+    counted, last = (Classification(dim=dim, ignore_index=-100) for dim in (2, -1))
+    samples = counted.calibration_sample(probabilities, targets)
+    expected = fit_temperature(2 * logits[:, :-1].reshape(-1, 4), targets[:, :-1].reshape(-1)).value
+    # As an ensemble fits it: the sample of each batch, and then all of them together.
+    assert counted.fit_calibration(*samples) == pytest.approx(expected, rel=1e-5)
+    assert last.fit_calibration(*samples) == pytest.approx(expected, rel=1e-5)
+
+
+def test_targets_that_are_bytes_are_compared_as_numbers() -> None:
+    task = Classification(ignore_index=-100)
+    probabilities = torch.full((2, 256, 3), 1 / 256)
+    targets = torch.tensor([[0, 119, 255], [156, 156, 1]], dtype=torch.uint8)  # 156 is -100 as a byte
+    scores = task.score(probabilities, targets)
+    assert task.summarize(scores)["nll"] == pytest.approx(math.log(256))
+    valid = task.calibration_sample(probabilities, targets)[1]
+    assert sorted(valid.tolist()) == [0, 1, 119, 156, 156, 255]
+    spread = task.spread_at(targets)
+    spread.add(probabilities)
+    spread.add(probabilities)
+    assert spread.metrics(probabilities)["disagreement"] == 0

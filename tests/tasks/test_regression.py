@@ -184,3 +184,10 @@ def test_a_variance_that_float32_cannot_hold_counts_as_the_smallest() -> None:
 def test_coverage_is_best_at_its_aim() -> None:
     coverage = FIXED.metric("coverage")
     assert sorted((0.85, 0.9, 1.0), key=coverage.penalty) == [0.9, 0.85, 1.0]
+
+
+def test_targets_too_small_for_a_variance_of_1_are_told() -> None:
+    """The variance of members, 1e-16, is lost beside 1."""
+    predictions = torch.tensor([[0.0, 1 + 1e-16], [0.0, 1 + 1e-16]], dtype=torch.float64)
+    with pytest.warns(UserWarning, match="the mean squared error is 4e-16, .*; scale the targets to"):
+        Regression().fit_calibration(predictions, torch.tensor([2e-8, -2e-8], dtype=torch.float64))

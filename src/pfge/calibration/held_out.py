@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pfge.calibration.scaling import log_probabilities, scale_probabilities
 from pfge.calibration.temperature_fitting import fit_temperature
-from pfge.calibration.temperatures import Temperatures
+from pfge.calibration.temperatures import Temperature, Temperatures
 from pfge.metrics.checks import SMALLEST, require_probabilities, require_targets
 
 FOLDS = 5
@@ -28,11 +28,11 @@ def require_members(members: Tensor, targets: Tensor, what: str) -> None:
         raise ValueError(f"{what} are fitted on at least {2 * FOLDS} examples, got {len(targets)}")
 
 
-def quiet_temperature(probabilities: Tensor, targets: Tensor) -> float:
-    """Return the best temperature of probabilities [N, C], or 1, without a warning, if there is none."""
+def temperature_of(probabilities: Tensor, targets: Tensor) -> Temperature:
+    """Return the best temperature of probabilities [N, C], without a warning if there is none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fit_temperature(log_probabilities(probabilities), targets).value
+        return fit_temperature(log_probabilities(probabilities), targets)
 
 
 def minimize(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor | None:
@@ -64,7 +64,7 @@ def gain_on_held_out(
     for part in range(FOLDS):
         held_out = parts == part
         rest, of_rest = members[:, ~held_out], targets[~held_out]
-        pooled = Temperatures(quiet_temperature(rest.mean(dim=0), of_rest))
+        pooled = Temperatures(temperature_of(rest.mean(dim=0), of_rest).value)
         with_fit, without = (
             _log_loss(members[:, held_out], targets[held_out], found)
             for found in (fit(rest, of_rest), pooled)

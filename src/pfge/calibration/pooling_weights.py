@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfge.calibration.held_out import gain_on_held_out, minimize, quiet_temperature, require_members
+from pfge.calibration.held_out import gain_on_held_out, minimize, require_members, temperature_of
+from pfge.calibration.scaling import log_probabilities
+from pfge.calibration.temperature_fitting import fit_temperature
 from pfge.calibration.temperatures import Temperatures
 from pfge.metrics.checks import SMALLEST
 
@@ -48,7 +50,9 @@ def fit_pooling_weights(members: Tensor, targets: Tensor) -> PoolingWeights:
     Weights fitted on few examples follow their noise. So the examples are divided into five parts: each is
     predicted with weights and a temperature fitted on the other four, and with equal weights and a
     temperature of these four. Weights are kept if they lower the NLL over all parts by more than
-    its standard error, and are then fitted again on all examples; otherwise they are equal.
+    its standard error, and are then fitted again on all examples; otherwise they are equal. Where the mean
+    has no best temperature, as when every prediction is right, it is 1, with a warning, as of
+    `fit_temperature`.
 
     Args:
         members: Each member's probabilities, [K, N, C].
@@ -81,16 +85,19 @@ def fit_pooling_weights(members: Tensor, targets: Tensor) -> PoolingWeights:
     found = PoolingWeights(*_fit(members, targets), *gain)
     if found.help:
         return found
-    return PoolingWeights(equal, quiet_temperature(members.mean(dim=0), targets), *gain)
+    mean = fit_temperature(log_probabilities(members.mean(dim=0)), targets)
+    return PoolingWeights(equal, mean.value, *gain)
 
 
 def _fit(members: Tensor, targets: Tensor) -> tuple[tuple[float, ...], float]:
     """Return weights and a temperature that minimize the negative log-likelihood, from equal weights on.
 
     The weights are the softmax of free numbers, the last of which is fixed at 0, so that all are above 0.
+    Where their mean has no best temperature, they would be where the search stopped; they are then equal.
     """
     count = len(members)
-    plain = quiet_temperature(members.mean(dim=0), targets)
+    equal = (1 / count,) * count
+    plain = temperature_of(members.mean(dim=0), targets).value
     start = torch.zeros(count, dtype=torch.float64)
     start[-1] = math.log(plain)
 
@@ -102,8 +109,9 @@ def _fit(members: Tensor, targets: Tensor) -> tuple[tuple[float, ...], float]:
         return torch.nn.functional.cross_entropy(pooled, targets)
 
     if (free := minimize(loss, start)) is None:
-        return (1 / count,) * count, plain
+        return equal, plain
     fitted = weights(free).clamp(min=LEAST_WEIGHT)
     fitted /= fitted.sum()
     # The best temperature of these weights, by the fit that all temperatures are found by.
-    return tuple(fitted.tolist()), quiet_temperature(torch.tensordot(fitted, members, dims=1), targets)
+    pooled = temperature_of(torch.tensordot(fitted, members, dims=1), targets)
+    return (tuple(fitted.tolist()), pooled.value) if pooled.converged else (equal, plain)

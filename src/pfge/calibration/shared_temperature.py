@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfge.calibration.held_out import gain_on_held_out, minimize, quiet_temperature, require_members
+from pfge.calibration.held_out import gain_on_held_out, minimize, require_members, temperature_of
+from pfge.calibration.scaling import log_probabilities
+from pfge.calibration.temperature_fitting import fit_temperature
 from pfge.calibration.temperatures import Temperatures
 from pfge.metrics.checks import SMALLEST
 
@@ -53,7 +55,8 @@ def fit_shared_temperature(members: Tensor, targets: Tensor) -> SharedTemperatur
     S is from 0.1 to 10.
 
     Whether S helps is decided as for `fit_pooling_weights`: on each fifth of the examples, with temperatures
-    that are fitted on the other four. If it does not, S is 1.
+    that are fitted on the other four. If it does not, S is 1. Where the mean has no best temperature, as
+    when every prediction is right, T is 1, with a warning, as of `fit_temperature`.
 
     Args:
         members: Each member's probabilities, [K, N, C].
@@ -88,12 +91,16 @@ def fit_shared_temperature(members: Tensor, targets: Tensor) -> SharedTemperatur
     found = SharedTemperature(*_fit(members, targets), *gain)
     if found.help:
         return found
-    return SharedTemperature(1.0, quiet_temperature(members.mean(dim=0), targets), *gain)
+    mean = fit_temperature(log_probabilities(members.mean(dim=0)), targets)
+    return SharedTemperature(1.0, mean.value, *gain)
 
 
 def _fit(members: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Return both temperatures; S = HIGHEST ** tanh(u) stays within its bounds for any u."""
-    plain = quiet_temperature(members.mean(dim=0), targets)
+    """Return both temperatures; S = HIGHEST ** tanh(u) stays within its bounds for any u.
+
+    Where their mean has no best temperature, S would only be where the search stopped: it is 1 then.
+    """
+    plain = temperature_of(members.mean(dim=0), targets).value
     logits = members.clamp(min=SMALLEST).log()
 
     def log_mean(shared: Tensor) -> Tensor:
@@ -108,4 +115,5 @@ def _fit(members: Tensor, targets: Tensor) -> tuple[float, float]:
         return 1.0, plain
     shared = HIGHEST ** free[0].tanh()
     # The best temperature of this mean, by the fit that all temperatures are found by.
-    return shared.item(), quiet_temperature(log_mean(shared).exp(), targets)
+    pooled = temperature_of(log_mean(shared).exp(), targets)
+    return (shared.item(), pooled.value) if pooled.converged else (1.0, plain)

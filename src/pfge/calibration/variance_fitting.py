@@ -9,6 +9,8 @@ from torch import Tensor
 from pfge.metrics.gaussian_scores import require_gaussians
 
 LEAST_NOISE = 1e-6  # of the mean squared error
+SMALL_ERROR = 1e-11
+"""Mean squared error below which the digits of float64 beside 1 are too few for a tenth of it."""
 
 
 def fit_variance_factor(predictions: Tensor, targets: Tensor) -> float:
@@ -39,7 +41,8 @@ def fit_noise_variance(predictions: Tensor, targets: Tensor) -> float:
         noise = argmin of the mean over examples of -log N(y; m, v - 1 + noise)
 
     The rest of the variance, v - 1, is how much members differ, and stays. Without it, the result is the
-    mean squared error. It is at least a millionth of that, and 1, with a warning, if that is 0.
+    mean squared error. It is at least a millionth of that, and 1, with a warning, if that is 0. There is
+    also a warning if that is so small that v - 1 has lost most of its digits beside 1.
 
     Args:
         predictions: Means m and variances v in the last dimension, [N, 2] or [N, D, 2].
@@ -60,6 +63,12 @@ def fit_noise_variance(predictions: Tensor, targets: Tensor) -> float:
     error = squares.mean().item()
     if not error:
         return _positive_or_1(error, "the variance of the noise")
+    if error < SMALL_ERROR:
+        warnings.warn(
+            f"the mean squared error is {error:.1g}, so that how much members differ is lost in the variance "
+            "of 1 that they are predicted with; scale the targets to a standard deviation of about 1",
+            stacklevel=2,
+        )
 
     def nll(position: float) -> float:
         total = spread + math.exp(position)

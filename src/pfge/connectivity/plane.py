@@ -79,7 +79,7 @@ class Plane:
         for name in self.names:
             tensor = self._origin[name]
             way = flat[start : start + tensor.numel()].view(tensor.shape)
-            point[name] = (tensor.double() + way).to(tensor.dtype)
+            point[name] = (tensor.double() + way.to(tensor.device)).to(tensor.dtype)
             start += tensor.numel()
         return point
 

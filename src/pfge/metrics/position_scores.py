@@ -168,6 +168,8 @@ def require_positions(probabilities: Tensor, targets: Tensor, dim: int) -> Tenso
 
 def mark_valid(targets: Tensor, classes: int, ignore_index: int | None) -> Tensor:
     """Return where targets count; raise a ValueError if one is neither a class nor the ignored one."""
+    if not targets.is_floating_point():
+        targets = targets.long()  # a byte compared with a number beyond it is compared with another number
     valid = torch.ones_like(targets, dtype=torch.bool) if ignore_index is None else targets != ignore_index
     outside = valid & ((targets < 0) | (targets >= classes))
     if targets.is_floating_point() or bool(outside.any()):

@@ -169,7 +169,7 @@ class Classification(Task):
         """Return the accumulator of positions whose targets are not ignored."""
         if self.ignore_index is None:
             return self.spread()
-        counted = (targets != self.ignore_index).reshape(-1)
+        counted = (targets.long() != self.ignore_index).reshape(-1)
         return MemberSpread(lambda predictions: self._rows(predictions)[counted.to(predictions.device)])
 
     def score(self, predictions: Tensor, targets: Tensor) -> ExampleScores:
@@ -204,10 +204,13 @@ class Classification(Task):
     def calibration_sample(self, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows [M, C] and targets [M]: at most 256 positions of each example, drawn with a fixed seed.
 
-        Rows [N, C] without ignored targets are returned as they are.
+        Of rows [N, C], those whose targets are not ignored are returned.
         """
-        if predictions.ndim == 2 and self.ignore_index is None:
-            return predictions, targets
+        if predictions.ndim == 2:
+            if self.ignore_index is None:
+                return predictions, targets
+            valid = mark_valid(targets, predictions.shape[1], self.ignore_index)
+            return predictions[valid.to(predictions.device)], targets[valid]
         by_position = require_positions(predictions, targets, self.dim)
         classes = by_position.shape[-1]
         valid = mark_valid(targets, classes, self.ignore_index)
