@@ -1,10 +1,12 @@
 """How far methods are from one another, from the scores that a run kept."""
 
+from collections import Counter
 from math import sqrt
 from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from pfge.lab.config.schema import MarginSettings
@@ -34,8 +36,8 @@ def test_a_gap_is_the_difference_of_the_means_over_shared_seeds(tmp_path: Path) 
     accuracy, nll = found["PFGE"]["accuracy"], found["PFGE"]["nll"]
     assert accuracy.mean == pytest.approx(-0.005, abs=1e-9)  # 0.935 against 0.940, in 2 of 400 examples
     assert nll.mean == pytest.approx(0.01)
-    assert (accuracy.seeds, accuracy.examples, accuracy.counts) == (2, 400, True)
-    assert not nll.counts
+    assert (accuracy.seeds, accuracy.examples, accuracy.step) == (2, 400, 1.0)
+    assert nll.step == 0
 
 
 def test_errors_are_of_seeds_and_of_examples() -> None:
@@ -132,3 +134,60 @@ def test_a_margin_is_in_points_in_nll_or_a_share() -> None:
     assert [margin_of(metric, -30.0, margins) for metric in (ACCURACY, NLL, crps)] == [0.005, 0.02, 3.0]
     width = Metric("width", "width", "lower", lambda _: 0.0, score="width", is_main=True)
     assert margin_of(width, 0.0, margins) == 0.0
+
+
+def test_as_many_differences_can_be_compared_as_are_given(tmp_path: Path) -> None:
+    run = Run(make_run(tmp_path / "run", methods=["w0", "FGE", "PFGE"]))
+    found = find_gaps(run.folder, run.results, "FGE", compared=21)
+    assert {gap.compared for of in found.values() for gap in of.values()} == {21}
+
+
+@pytest.mark.parametrize(
+    ("scores", "step"),
+    [
+        (losses(0, 1, 1, 0), 1.0),
+        (losses(1, 1, 1, 1), 1.0),
+        (losses(0, 0, 0, 0), 1.0),  # as where all are wrong
+        (losses(0, 0.5, 1, 1), 0.5),
+        (losses(1 / 3, 2 / 3, 1, 0), 1 / 3),
+        (losses(0, 1.25, 2.5, 0), 1.25),  # divided by the mean of weights
+        (losses(0.3, 0.7123, 1, 0), 0.0),
+        (torch.arange(65).double() / 64, 1 / 64),
+        (torch.arange(66).double() / 65, 0.0),  # too many for steps
+    ],
+)
+def test_the_step_of_scores_is_the_smallest_difference(scores: Tensor, step: float) -> None:
+    found = compare(ACCURACY, {1: scores, 2: scores}, {1: scores, 2: scores})
+    assert found is not None
+    assert found.step == pytest.approx(step, rel=1e-5)
+    # Neither seeds nor examples differ, so that t^2 / N steps are left.
+    t = stats.t.ppf(0.975, len(scores) - 1)
+    assert found.interval == pytest.approx((-step * t**2 / len(scores), step * t**2 / len(scores)), rel=1e-5)
+
+
+def coverage_verdicts(reference: float, method: float, draws: int) -> Counter[str]:
+    """Return the verdicts on drawn runs of five seeds and 1,000 examples, whose coverages are known."""
+    generator = torch.Generator().manual_seed(0)
+    coverage = Regression().metric("coverage")
+    found: Counter[str] = Counter()
+    for _ in range(draws):
+        hard = torch.rand(1000, generator=generator)  # the same examples are hard for both
+
+        def covered(share: float, hard: Tensor = hard) -> dict[int, Tensor]:
+            shares = share + 0.0005 * torch.randn(5, generator=generator)
+            return {seed: (hard < at).double() for seed, at in enumerate(shares)}
+
+        gap = compare(coverage, covered(method), covered(reference))
+        found[gap.verdict if gap else "none"] += 1
+    return found
+
+
+def test_coverages_that_are_equally_far_are_seldom_told_apart() -> None:
+    found = coverage_verdicts(0.89, 0.91, draws=200)
+    assert found["better"] + found["worse"] <= 0.05 * 200
+    assert found["undecided"] >= 0.95 * 200
+
+
+def test_a_coverage_that_is_clearly_closer_is_told() -> None:
+    assert coverage_verdicts(0.95, 0.91, draws=100)["better"] >= 90
+    assert coverage_verdicts(0.95, 0.98, draws=100)["worse"] >= 90

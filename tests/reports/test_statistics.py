@@ -7,17 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfge.lab.run.results import ComparisonRow
+from pfge.lab.run.results import ComparisonRow, FormatRow
 from pfge.reports.statistics import (
     Estimate,
     FormatSummary,
+    best_by,
     by_method,
+    name_seeds,
+    of_shared_seeds,
+    over_seeds,
     paired_metrics,
     pareto_front,
+    shared_seeds,
     shown_metrics,
     summarize,
 )
-from tests.reports.made_run import result
+from pfge.tasks import Classification
+from tests.reports.made_run import form_rows, result
 
 
 def row(method: str, seed: int = 1, **test: float) -> ComparisonRow:
@@ -89,3 +95,41 @@ def test_a_point_is_on_the_front_exactly_if_none_beats_it(points: list[tuple[int
 
     assert set(front) == {(cost, loss) for cost, loss in points if not is_beaten(cost, loss)}
     assert front == sorted(set(front))
+
+
+def test_shared_seeds_are_those_of_every_method() -> None:
+    rows = [row("SWA", 1), row("SWA", 2), row("SWA", 3), row("FGE", 3), row("FGE", 2), row("PFGE", 3)]
+    assert shared_seeds(rows) == {3}
+    assert [(found.method, found.seed) for found in of_shared_seeds(rows)] == [
+        ("SWA", 3),
+        ("FGE", 3),
+        ("PFGE", 3),
+    ]
+    assert shared_seeds([*rows, row("SWAG", 1)]) == shared_seeds([]) == set()
+
+
+def test_shared_seeds_are_those_of_every_format() -> None:
+    rows = [FormatRow.from_json(found) for found in form_rows(methods=["PFGE"])]
+    assert shared_seeds(rows) == {1, 2}
+    assert shared_seeds(rows[1:]) == {2}  # seed 1 as float32 is not there
+
+
+def test_a_note_has_the_fewest_and_the_most_seeds() -> None:
+    three = [row("SWA", seed) for seed in (1, 2, 3)]
+    assert over_seeds(three) == ["mean ± standard error over 3 seeds"]
+    assert over_seeds([*three, row("FGE", 2)]) == ["mean ± standard error over 1 to 3 seeds"]
+    assert over_seeds([row("SWA", 1), row("FGE", 2)]) == []
+
+
+def test_seeds_are_named_in_order() -> None:
+    assert [name_seeds({3}), name_seeds([2, 1]), name_seeds({12, 1, 3})] == [
+        "seed 3",
+        "seeds 1 and 2",
+        "seeds 1, 3 and 12",
+    ]
+
+
+def test_the_best_are_all_of_the_best_mean() -> None:
+    accuracy = Classification().metric("accuracy")
+    assert best_by(accuracy, {"a": 0.9, "b": 0.8, "c": 0.9}) == {"a", "c"}
+    assert best_by(accuracy, dict[str, float]()) == set()

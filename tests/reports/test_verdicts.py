@@ -7,10 +7,11 @@ from math import sqrt
 import pytest
 from scipy import stats
 
-from pfge.reports.verdicts import Gap
+from pfge.reports.verdicts import Gap, NoisyMean
 from pfge.tasks import Classification, Metric
 
 ACCURACY, NLL = Classification().metric("accuracy"), Classification().metric("nll")
+COVERAGE = Metric("coverage", "coverage", "closer", lambda _: 0.0, "%", aim=0.9)
 
 
 def gap(
@@ -26,6 +27,19 @@ def gap(
         examples=0 if example_error is None else 10_000,
         example_error=example_error,
     )
+
+
+def coverage_gap(mean: float, seed_error: float, reference: float, seeds: int = 5) -> Gap:
+    """Return a gap in coverage where the sum of both has the error of the difference."""
+    total = NoisyMean(
+        mean=mean + 2 * (reference - 0.9),
+        seeds=seeds,
+        seed_error=seed_error,
+        examples=10_000,
+        example_error=0.0,
+    )
+    found = replace(gap(mean, seed_error, metric=COVERAGE), seeds=seeds, margin=0.002)
+    return replace(found, reference=reference, sum=total)
 
 
 def number_of(what: str, found: Gap) -> int:
@@ -48,8 +62,10 @@ def test_the_interval_is_wider_the_more_methods_are_compared() -> None:
 
 
 def test_examples_that_never_differ_are_as_if_some_did() -> None:
-    none_differ = replace(gap(0.0, metric=ACCURACY), counts=True)
+    none_differ = replace(gap(0.0, metric=ACCURACY), step=1.0)
     assert none_differ.interval == pytest.approx((-3.8425e-4, 3.8425e-4), rel=1e-3)  # 1.96^2 / 10,000
+    halves = replace(gap(0.0, metric=ACCURACY), step=0.5)
+    assert halves.interval == pytest.approx((-1.92125e-4, 1.92125e-4), rel=1e-3)
     assert gap(0.0).interval == (0.0, 0.0)
 
 
@@ -107,9 +123,9 @@ def test_what_would_decide_does_decide() -> None:
     assert (enough.verdict, one_less.verdict) == ("worse", "undecided")
 
 
-@pytest.mark.parametrize("counts", [False, True])
-def test_so_many_more_examples_do_decide(counts: bool) -> None:
-    found = replace(gap(0.02, 0.0, 0.02, metric=ACCURACY), counts=counts)
+@pytest.mark.parametrize("step", [0.0, 0.5, 1.0])
+def test_so_many_more_examples_do_decide(step: float) -> None:
+    found = replace(gap(0.02, 0.0, 0.02, metric=ACCURACY), step=step)
     more = number_of("test images", found)
     enough = replace(found, examples=10_000 + more, example_error=0.02 * sqrt(10_000 / (10_000 + more)))
     fewer = 10_000 + int(0.9 * more)
@@ -132,8 +148,11 @@ def test_a_gap_in_words() -> None:
     assert str(found) == (
         "-0.08 points (95 % interval -0.12 to -0.04 over test images and 3 seeds): equal within 0.2 points"
     )
-    undecided = str(replace(found, seed_error=0.0005, compared=4, called="examples"))
-    assert "over test examples and 3 seeds, 4 methods together): undecided; to decide: about " in undecided
+    undecided = str(replace(found, seed_error=0.0005, compared=4, called="validation examples"))
+    assert re.search(r"more validation examples$|more seeds?$", undecided)
+    assert (
+        "over validation examples and 3 seeds, 4 methods together): undecided; to decide: about " in undecided
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,18 +171,47 @@ def test_a_gap_in_words() -> None:
 def test_where_closer_is_better_the_whole_interval_must_be_closer(
     reference: float, low: float, high: float, expected: str
 ) -> None:
-    coverage = Metric("coverage", "coverage", "closer", lambda _: 0.0, "%", aim=0.9)
     error = (high - low) / 2 / stats.t.ppf(0.975, 4)
-    found = replace(gap((low + high) / 2, error, metric=coverage), reference=reference, margin=0.002)
-    assert found.verdict == expected
+    assert coverage_gap((low + high) / 2, error, reference).verdict == expected
 
 
 @pytest.mark.parametrize("mean", [-0.02, 0.02, 0.07, 0.13])  # 0.83, 0.87, 0.92, 0.98
 def test_what_would_decide_does_decide_where_closer_is_better(mean: float) -> None:
-    coverage = Metric("coverage", "coverage", "closer", lambda _: 0.0, "%", aim=0.9)
-    found = replace(gap(mean, 0.02, 0.0, metric=coverage), reference=0.85, margin=0.002)
-    more = number_of("seed", found)
-    enough = replace(found, seeds=5 + more, seed_error=0.02 * sqrt(5 / (5 + more)))
-    one_less = replace(found, seeds=4 + more, seed_error=0.02 * sqrt(5 / (4 + more)))
+    more = number_of("seed", coverage_gap(mean, 0.02, 0.85))
+    enough = coverage_gap(mean, 0.02 * sqrt(5 / (5 + more)), 0.85, 5 + more)
+    one_less = coverage_gap(mean, 0.02 * sqrt(5 / (4 + more)), 0.85, 4 + more)
     assert enough.verdict == ("better" if 0 < mean < 0.1 else "worse")
     assert one_less.verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("difference", "total", "expected"),
+    [
+        ((0.01, 0.03), (-0.05, -0.02), ("better", True)),
+        ((-0.03, -0.01), (0.02, 0.05), ("better", True)),
+        ((0.01, 0.03), (0.02, 0.05), ("worse", False)),
+        ((-0.03, -0.01), (-0.05, -0.02), ("worse", False)),
+        ((0.01, 0.03), (-0.02, 0.02), ("undecided", False)),  # as far as 0.02 farther
+        ((0.01, 0.03), (-0.02, 0.001), ("undecided", True)),  # at most 0.001 farther
+        ((-0.001, 0.03), (-0.05, -0.02), ("undecided", True)),
+        ((-0.001, 0.001), (-0.05, 0.05), ("equal", True)),
+    ],
+)
+def test_closer_is_told_by_the_difference_and_the_sum(
+    difference: tuple[float, float], total: tuple[float, float], expected: tuple[str, bool]
+) -> None:
+    def noisy(low: float, high: float) -> dict[str, float]:
+        return {"mean": (low + high) / 2, "seed_error": (high - low) / 2 / stats.t.ppf(0.975, 4)}
+
+    of_sum = replace(NoisyMean(mean=0.0, seeds=5, examples=9, example_error=0.0), **noisy(*total))
+    found = replace(coverage_gap(0.0, 0.0, 0.9), **noisy(*difference), sum=of_sum)
+    assert (found.verdict, found.is_no_worse) == expected
+
+
+@pytest.mark.parametrize("reference", [0.7, 0.89, 0.9, 0.97])
+@pytest.mark.parametrize("mean", [-0.1, -0.01, 0.0, 0.03, 0.1])
+def test_without_noise_the_closer_of_two_is_better(reference: float, mean: float) -> None:
+    found = replace(coverage_gap(mean, 0.0, reference), margin=1e-9)
+    nearer = abs(reference - 0.9) - abs(reference + mean - 0.9)
+    assert found.verdict == ("equal" if mean == 0 else "better" if nearer > 0 else "worse")
+    assert found.loss == pytest.approx(-nearer)

@@ -11,6 +11,7 @@ from pfge.reports.figures.figure import Figure
 from pfge.reports.figures.tradeoff import tradeoff
 from pfge.reports.run import Run
 from pfge.reports.significance import DEFAULT_MARGINS, find_gaps
+from pfge.reports.statistics import comparable_part, task_of
 from pfge.reports.tables.calibration import calibration_table
 from pfge.reports.tables.connectivity import connectivity_tables
 from pfge.reports.tables.differences import differences_table
@@ -66,10 +67,12 @@ def comparison_tables(
         margins: What differences do not matter.
     """
     reference = find_reference().name
+    compared = comparable_part(task_of(rows), part)
+    gaps = find_gaps(folder, rows, reference, part=compared, margins=margins)
     tables = [
         methods_table(rows, part),
         calibration_table(rows, part),
-        differences_table(find_gaps(folder, rows, reference, part=part, margins=margins), reference),
+        differences_table(gaps, reference, calibrated=compared != part),
         formats_table(formats) if formats and part == "test" else None,
     ]
     return [table for table in tables if table]

@@ -21,7 +21,7 @@ from pfge.lab.run.results import (
 from pfge.lab.run.typed_json import ResultError
 from pfge.methods import Setting, method_of
 from pfge.reports.printable import printable
-from pfge.reports.statistics import by_method
+from pfge.reports.statistics import by_method, measured
 from pfge.storage.files import StorageError, read_json_object
 from pfge.tasks import Task
 from pfge.tasks.manifest import DEFAULT_TASK
@@ -151,6 +151,12 @@ class Run:
         if self.config_problem:
             found.append(
                 f"The config cannot be read, so learning rates are not drawn: {self.config_problem}."
+            )
+        if self.task.needs_calibration and not all(measured(row, "test.calibrated") for row in self.results):
+            labels = [m.label for m in self.task.metrics if m.is_main and m.uses_confidence]
+            found.append(
+                f"Methods are not compared in {', '.join(labels)}: predictions must be calibrated first, "
+                "which needs validation data. Set data.validation in a new run."
             )
         without = [
             method

@@ -10,14 +10,16 @@ from pfge.lab.config.schema import MarginSettings
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import ComparisonRow
 from pfge.metrics.significance import seed_difference
-from pfge.reports.statistics import by_method, examples_of, measured, paired_metrics, task_of
-from pfge.reports.verdicts import Gap
+from pfge.reports.statistics import by_method, examples_of, is_comparable, measured, paired_metrics, task_of
+from pfge.reports.verdicts import Gap, NoisyMean
 from pfge.storage.recorded_tensors import read_recorded
 from pfge.tasks import Metric
 
 SeedScores = Mapping[int, Mapping[str, Tensor]]
 """The scores of each example, by seed and by name."""
 DEFAULT_MARGINS = MarginSettings()
+MOST_LEVELS = 65
+"""Scores of more values than these are taken for numbers without steps."""
 
 
 def find_gaps(
@@ -27,26 +29,34 @@ def find_gaps(
     methods: Sequence[str] | None = None,
     part: str = "test",
     margins: MarginSettings = DEFAULT_MARGINS,
+    compared: int | None = None,
 ) -> dict[str, dict[str, Gap]]:
     """Return how methods differ from a reference in each paired metric, for those that share a seed with it.
+
+    Metrics that do not compare methods, as the task needs a calibration, are left out.
 
     Args:
         folder: The run, for the scores of each example.
         rows: Its results.
         reference: The method that the others are compared with.
-        methods: Which others; all if None. The intervals hold for as many as there are, together.
+        methods: Which others; all if None.
         part: Of the data, and ".calibrated" if it is at temperatures; as of `measured`.
         margins: What differences do not matter.
+        compared: How many differences the intervals hold for together; as many as there are methods if None.
     """
     found = by_method([row for row in rows if measured(row, part)])
     if reference not in found:
         return {}
     wanted = [name for name in (found if methods is None else methods) if name != reference and name in found]
     scores = {name: _read_scores(folder, found[name], part) for name in [*wanted, reference]}
-    called = examples_of(task_of(rows))
+    task = task_of(rows)
+    called = f"{part.partition('.')[0]} {examples_of(task)}"
+    together = compared or len(wanted)
     gaps: dict[str, dict[str, Gap]] = {}
     for name in wanted:
         for metric in paired_metrics([row for of in found.values() for row in of], part):
+            if not is_comparable(task, metric, part):
+                continue
             numbers = [
                 {seed: metric.per_example(of_seed) for seed, of_seed in scores[who].items()}
                 for who in (name, reference)
@@ -55,9 +65,9 @@ def find_gaps(
                 {row.seed: (measured(row, part) or {})[metric.name] for row in found[who]}
                 for who in (name, reference)
             ]
-            gap = compare(
-                metric, *numbers, margins=margins, compared=len(wanted), called=called
-            ) or _of_values(metric, *values, margins=margins, compared=len(wanted), called=called)
+            gap = compare(metric, *numbers, margins=margins, compared=together, called=called) or _of_values(
+                metric, *values, margins=margins, compared=together, called=called
+            )
             if gap:
                 gaps.setdefault(name, {})[metric.name] = gap
     return gaps
@@ -70,7 +80,7 @@ def compare(
     *,
     margins: MarginSettings = DEFAULT_MARGINS,
     compared: int = 1,
-    called: str = "images",
+    called: str = "test images",
 ) -> Gap | None:
     """Return how a method differs from the reference in a metric, on the seeds that both have.
 
@@ -79,7 +89,7 @@ def compare(
         method: For each seed, the numbers of examples whose mean the metric is, [N]; None if there are none.
         reference: The same of the other method, of the same examples.
         margins: What differences do not matter.
-        compared: How many methods are compared with the reference.
+        compared: How many differences the intervals hold for together.
         called: What the examples are called.
 
     Returns:
@@ -96,20 +106,16 @@ def compare(
     differences = first - second
     if not bool(differences.isfinite().all()):
         return None
-    over_examples = differences.mean(0)
-    examples, seeds = len(over_examples), len(pairs)
-    at = second.mean().item()
+    at, step = second.mean().item(), _step(first, second)
+    # Which of two values is closer to the aim depends on both, and so on their sum too.
+    sums = first + second - 2 * (metric.aim or 0.0) if metric.better == "closer" else None
+    of_differences = _noisy_mean(differences, step, compared)
     return Gap(
+        **vars(of_differences),
         metric=metric,
-        mean=differences.mean().item(),
         margin=margin_of(metric, at, margins),
         reference=at,
-        seeds=seeds,
-        seed_error=_error(differences.mean(1)),
-        examples=examples,
-        example_error=_error(over_examples) or 0.0,
-        counts=all(bool(((values == 0) | (values == 1)).all()) for values in (first, second)),
-        compared=compared,
+        sum=None if sums is None else _noisy_mean(sums, step, compared),
         called=called,
     )
 
@@ -119,6 +125,37 @@ def margin_of(metric: Metric, reference: float, margins: MarginSettings) -> floa
     if metric.unit == "%":
         return margins.points / 100
     return margins.nll if metric.name == "nll" else margins.share * abs(reference)
+
+
+def _noisy_mean(values: Tensor, step: float, compared: int) -> NoisyMean:
+    """Return the mean of values by seed and example, [S, N]."""
+    seeds, examples = values.shape
+    return NoisyMean(
+        mean=values.mean().item(),
+        seeds=seeds,
+        seed_error=_error(values.mean(1)),
+        examples=examples,
+        example_error=_error(values.mean(0)) or 0.0,
+        step=step,
+        compared=compared,
+    )
+
+
+def _step(first: Tensor, second: Tensor) -> float:
+    """Return the smallest difference between scores if they are 0 or multiples of it, else 0."""
+    scale = max(first.abs().max().item(), second.abs().max().item())
+    if not scale:
+        return 1.0  # as if examples were right or wrong, and all of them wrong
+    if len(torch.unique(first[0])) > MOST_LEVELS:
+        return 0.0
+    # Rounded, since equal scores may differ in their last bits.
+    scores = torch.stack([first, second, torch.zeros_like(first)])
+    levels = torch.unique((scores / scale).round(decimals=6))
+    if len(levels) > MOST_LEVELS:
+        return 0.0
+    step = levels.diff().min().item()
+    multiples = levels / step
+    return scale * step if bool(((multiples - multiples.round()).abs() < 0.01).all()) else 0.0
 
 
 def _error(values: Tensor) -> float | None:

@@ -25,6 +25,7 @@ class OfMethod(Protocol):
 
 Found = TypeVar("Found", bound=OfMethod)
 Item = TypeVar("Item")
+Ranked = TypeVar("Ranked", bound=ComparisonRow | FormatRow)
 
 
 def by_method(rows: Sequence[Found]) -> dict[str, list[Found]]:
@@ -48,7 +49,7 @@ def examples_of(task: Task) -> str:
     return "images" if task == DEFAULT_TASK else "examples"
 
 
-def main_metrics(task: Task, measured: Iterable[Mapping[str, float]]) -> list[Metric]:
+def main_metrics(task: Task, measured: Iterable[Mapping[str, object]]) -> list[Metric]:
     """Return the metrics that have columns in tables: the main ones that all of the measured have."""
     found = list(measured)
     return [m for m in task.metrics if m.is_main and all(m.name in metrics for metrics in found)]
@@ -77,6 +78,16 @@ def paired_metrics(rows: Sequence[ComparisonRow | FormatRow], part: str = "test"
     Figures and the tables of differences and formats show these.
     """
     return [metric for metric in shown_metrics(rows, part) if metric.score]
+
+
+def comparable_part(task: Task, part: str = "test") -> str:
+    """Return by which numbers methods are compared: those on a part of the data, calibrated if need be."""
+    return f"{part}.calibrated" if task.needs_calibration else part
+
+
+def is_comparable(task: Task, metric: Metric, part: str = "test") -> bool:
+    """Return whether a metric compares methods by its numbers on a part of the data."""
+    return not (task.needs_calibration and metric.uses_confidence) or part.endswith(".calibrated")
 
 
 @dataclass(frozen=True)
@@ -192,8 +203,44 @@ def estimate_metrics(
 
 def over_seeds(rows: Sequence[ComparisonRow | FormatRow]) -> list[str]:
     """Return what a note says of the numbers: nothing if there is one seed."""
-    seeds = len({row.seed for row in rows})
-    return [f"mean ± standard error over {seeds} seeds"] if seeds > 1 else []
+    counts = {len(seeds) for seeds in _seeds_of_each(rows)}
+    if max(counts, default=0) < 2:
+        return []
+    fewest = f"{min(counts)} to " if len(counts) > 1 else ""
+    return [f"mean ± standard error over {fewest}{max(counts)} seeds"]
+
+
+def shared_seeds(rows: Sequence[ComparisonRow | FormatRow]) -> set[int]:
+    """Return the seeds that every method has results of, in every format."""
+    each = _seeds_of_each(rows)
+    return set.intersection(*each) if each else set()
+
+
+def of_shared_seeds(rows: Sequence[Ranked]) -> list[Ranked]:
+    """Return the results by which methods are ranked: means over other seeds would compare seeds too."""
+    shared = shared_seeds(rows)
+    return [row for row in rows if row.seed in shared]
+
+
+def name_seeds(seeds: Iterable[int]) -> str:
+    """Return seeds for people, as "seeds 1 and 2"."""
+    *others, last = map(str, sorted(seeds))
+    return f"seeds {', '.join(others)} and {last}" if others else f"seed {last}"
+
+
+def _seeds_of_each(rows: Sequence[ComparisonRow | FormatRow]) -> list[set[int]]:
+    """Return the seeds of each method, or of each method, format and cascade."""
+    found: dict[tuple[object, ...], set[int]] = {}
+    for row in rows:
+        kind = (row.format, row.cascade) if isinstance(row, FormatRow) else ()
+        found.setdefault((row.method, *kind), set()).add(row.seed)
+    return [*found.values()]
+
+
+def best_by(metric: Metric, means: Mapping[Item, float]) -> set[Item]:
+    """Return what has the best mean: several if they are equal, none if there are no means."""
+    best = min(means.values(), key=metric.penalty, default=None)
+    return {item for item, mean in means.items() if mean == best}
 
 
 def pareto_front(

@@ -84,6 +84,11 @@ class Task(ABC):
         scores have which.
         """
 
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether metrics that use confidence compare predictors only once these are calibrated: here not."""
+        return False
+
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
         """Return what training minimizes, a scalar.

@@ -92,6 +92,11 @@ class Regression(Task):
         if self.noise not in ("fixed", "predicted"):
             raise ValueError(f'noise must be "fixed" or "predicted", got {self.noise!r}')
 
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether NLL, CRPS and coverage depend on the unit of the targets until the noise is fitted."""
+        return self.noise == "fixed"
+
     def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
         """Return the mean squared error, or the negative log-likelihood if variances are predicted."""
         means, log_variances = self._split(outputs)

@@ -25,7 +25,19 @@ def drawn(figure: Figure | None, panel: int, label: str) -> Series:
 
 
 @pytest.mark.parametrize(
-    ("count", "expected"), [(999, "999 B"), (97_152, "97.2 kB"), (4_338_176, "4.34 MB"), (2 * 10**9, "2 GB")]
+    ("count", "expected"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_000, "1 kB"),
+        (97_152, "97.2 kB"),
+        (999_499, "999 kB"),
+        (999_600, "1 MB"),
+        (4_338_176, "4.34 MB"),
+        (999_700_000, "1 GB"),
+        (2 * 10**9, "2 GB"),
+        (1_200 * 10**9, "1.2 TB"),
+    ],
 )
 def test_sizes_are_for_people(count: int, expected: str) -> None:
     assert figures.show_bytes(count) == expected

@@ -169,3 +169,24 @@ def test_the_numbers_of_a_figure_name_each_point(with_forms: Run) -> None:
     rows = figure.panels[0].rows()
     assert ["PFGE, int8 base + 3 bits", "625,000", "93.65", "0.25"] in rows
     assert {row[0].partition(",")[0] for row in rows} >= MEMBERS.keys()
+
+
+def test_methods_are_drawn_over_the_seeds_that_all_have(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", seeds=[1, 2], examples=0)
+    write_results(folder, [result(m, seed) for seed in (1, 2) for m in MEMBERS if (m, seed) != ("SWAG", 1)])
+    figure = tradeoff(Run(folder))
+    # Over both seeds FGE has 94.25 and would be beaten by nobody; SWAG has 93.5 on seed 2 alone.
+    assert drawn(figure, 0, "FGE").y == pytest.approx([94.5])
+    assert drawn(figure, 0, "SWAG").y == pytest.approx([93.5])
+    assert drawn(figure, 0, "Pareto front").y == pytest.approx([91.5, 94.0, 94.5])
+    assert figure is not None
+    assert figure.caption.endswith(" Drawn over seed 2, which all methods have.")
+
+
+def test_without_a_seed_of_all_methods_there_is_no_front(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    write_results(folder, [result("FGE", 1), result("PFGE", 2)])
+    figure = tradeoff(Run(folder))
+    assert figure is not None
+    assert [series.label for series in figure.panels[0].series] == ["FGE", "PFGE"]
+    assert figure.caption.endswith(" There is no Pareto front yet, as no seed has results of all methods.")

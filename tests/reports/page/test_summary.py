@@ -1,10 +1,12 @@
 """What a report says in words."""
 
 import json
+from math import sqrt
 from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 
 from pfge.reports.page.summary import Finding, findings
 from pfge.reports.run import Run
@@ -190,3 +192,55 @@ def test_a_claim_without_one_of_the_two_is_not_checked(tmp_path: Path) -> None:
 
 def test_without_results_nothing_is_said(tmp_path: Path) -> None:
     assert findings(Run(make_run(tmp_path / "run", methods=[]))) == []
+
+
+def write_unfinished(folder: Path) -> Path:
+    """Make a run whose seed 3 is far easier than the others, and alone has results of PFGE."""
+    make_run(folder, seeds=(1, 2, 3), examples=0)
+    rows = []
+    for seed, harder in ((1, 0.2), (2, 0.1), (3, 0.0)):
+        for method, nll in (("w0", 0.4), ("FGE", 0.2), ("PFGE", 0.25)):
+            if method == "PFGE" and seed < 3:
+                continue
+            row = result(method, seed)
+            row["test"] = row["calibrated"]["test"] = metrics(0.95 - nll / 10 - harder, nll + harder)
+            rows.append(with_validation(row))
+    write_results(folder, rows)
+    return folder
+
+
+def test_an_easy_seed_alone_makes_no_leader_and_nothing_to_ship(tmp_path: Path) -> None:
+    found = said(write_unfinished(tmp_path / "run"))
+    # Over the seeds of each, PFGE has an NLL of 0.25 and FGE one of 0.3; on seed 3, FGE has 0.2.
+    assert [found[tile].answer for tile in ("accurate", "likely", "ship")] == ["FGE"] * 3
+    assert found["likely"].why.startswith("0.2000 at 20×")
+    assert found["likely"].why.endswith(". Compared over seed 3, which all methods have")
+    assert " Compared over seed 3, which all methods have. On test data" in found["ship"].why
+    assert "With less memory, the lowest NLL is that of PFGE (4×) or w0 (1×)." in found["ship"].why
+
+
+def test_without_a_seed_of_all_methods_there_is_no_leader(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    write_results(folder, [with_validation(result("FGE", 1)), with_validation(result("PFGE", 2))])
+    found = said(folder)
+    assert (found["likely"].answer, found["likely"].why) == (
+        "Not compared yet",
+        "No seed has results of all methods yet.",
+    )
+    assert (found["ship"].answer, found["ship"].why) == (
+        "Cannot be chosen",
+        "No seed has results of all methods yet.",
+    )
+
+
+@pytest.mark.parametrize("spread", [0.0018, 0.0024, 0.0032])
+def test_the_leaders_intervals_are_for_all_pairs(tmp_path: Path, spread: float) -> None:
+    names = ["w0", "SWA", "FGE", "FGE*", "SWAG", "SWAG*", "PFGE"]
+    values = {name: (0.9, 0.2 + 0.02 * (name != "w0")) for name in names}
+    why = said(write_run(tmp_path / "run", values, spread=spread))["likely"].why
+    # Method k minus w0 is 0.02 + k x spread x (-1, -0.5, 0, 0.5, 1) over five seeds, and there are 21 pairs.
+    error = spread * sqrt(2.5 / 4) / sqrt(5)
+    half = stats.t.ppf(1 - 0.025 / 21, 4) * error
+    others = [name for k, name in enumerate(names) if k * half >= 0.02]
+    assert 0 < len(others) < 6
+    assert why.endswith(f"Not shown to be worse: {', '.join(f'{name} (undecided)' for name in others)}")

@@ -37,6 +37,17 @@ def test_a_barrier_is_named_with_its_pair_and_a_smaller_rate() -> None:
     assert "Change nothing" not in said
 
 
+def test_the_barrier_that_is_named_is_one_by_the_rule() -> None:
+    # 0.05 is less than a tenth of the loss of 1, 0.03 is more than a tenth of the loss of 0.1.
+    pairs = [replace(PAIRS[0], loss=1.0, barrier=0.05), replace(PAIRS[1], loss=0.1, barrier=0.03)]
+    said = words(replace(GOOD, pairs=pairs))
+    assert "A barrier: half-way between members 2 and 3 the training loss is 0.0300 above" in said
+    lower = [pairs[0], replace(pairs[1], barrier=0.009)]
+    assert "is at most 0.0500 above their mean of 1.0000 (between members 1 and 2)." in words(
+        replace(GOOD, pairs=lower)
+    )
+
+
 def test_a_tiny_rise_of_a_tiny_loss_is_no_barrier() -> None:
     said = words(replace(GOOD, pairs=[replace(PAIRS[0], loss=0.001, barrier=0.002)]))
     assert "A barrier" not in said

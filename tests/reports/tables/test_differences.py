@@ -1,12 +1,16 @@
 """The table of differences, from gaps."""
 
+from pathlib import Path
+
 import pytest
 
+from pfge.reports.contents import comparison_tables
+from pfge.reports.run import Run
 from pfge.reports.tables.differences import differences_table
 from pfge.reports.tables.table import Table
 from pfge.reports.verdicts import Gap
-from pfge.tasks import Classification
-from tests.reports.made_run import heads, texts
+from pfge.tasks import Classification, Regression
+from tests.reports.made_run import heads, make_run, result, texts, with_validation, write_results
 
 ACCURACY, NLL = Classification().metric("accuracy"), Classification().metric("nll")
 
@@ -90,3 +94,25 @@ def test_a_method_without_an_interval_has_no_row() -> None:
     }
     assert differences_table({"FGE": without}, "PFGE") is None
     assert differences_table({}, "PFGE") is None
+
+
+def test_the_notes_name_the_part_of_the_data(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", examples=0)
+    write_results(folder, [with_validation(result(m, seed)) for seed in (1, 2) for m in ("FGE", "PFGE")])
+    run = Run(folder)
+    for part in ("test", "validation"):
+        (table,) = [
+            t for t in comparison_tables(run.folder, run.results, part=part) if t.key == "differences"
+        ]
+        assert f"interval over {part} images and seeds; " in table.note("")
+
+
+def test_the_notes_say_when_a_coverage_is_better() -> None:
+    coverage = Regression().metric("coverage")
+    found = Gap(metric=coverage, mean=0.1, margin=0.002, seeds=5, seed_error=0.1, called="test examples")
+    table = differences_table({"FGE": {"coverage": found}}, "PFGE")
+    assert table is not None
+    assert (
+        "; better or worse in 90% coverage: the interval of the mean of both methods excludes 90 % too; "
+        in table.note("")
+    )

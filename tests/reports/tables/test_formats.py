@@ -94,3 +94,18 @@ def test_a_line_that_is_being_written_does_not_count_yet(tmp_path: Path) -> None
     assert Run(folder).formats == rows_of()[:-1]
     (said,) = Run(folder).left_out
     assert said.startswith("the end of formats.jsonl is left out: its last line, of ")
+
+
+def test_an_easy_seed_alone_does_not_unfold_a_format() -> None:
+    lines = [row for row in form_rows(methods=["FGE*", "PFGE"]) if row["format"] == "float32"]
+    for line in lines:  # on each seed PFGE is better by 0.1, at the same bytes; seed 2 is easier by 0.4
+        worse = 0.1 * (line["method"] == "FGE*") + 0.4 * (line["seed"] == 1)
+        line["test"] |= {"accuracy": 0.9 - worse, "nll": 0.1 + worse}
+    unfinished = [line for line in lines if line["method"] == "PFGE" or line["seed"] == 2]
+    table = formats_table([FormatRow.from_json(line) for line in unfinished])
+    assert [str(row.cells[0]) for row in table.rows if row.folded] == ["FGE*", "FGE*"]
+
+
+def test_without_a_seed_of_all_formats_none_is_folded() -> None:
+    rows = [row for row in rows_of(methods=["FGE*", "PFGE"]) if (row.method == "PFGE") == (row.seed == 1)]
+    assert not any(row.folded for row in formats_table(rows).rows)

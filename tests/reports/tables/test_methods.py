@@ -83,3 +83,21 @@ def test_rows_say_what_kind_they_are() -> None:
     table = methods_table([row(method) for method in ("w0", "SWA", "FGE", "SWAG", "PFGE")])
     assert [str(row.cells[0]) for row in table.rows if row.reference] == ["w0", "FGE", "SWAG"]
     assert [str(row.cells[0]) for row in table.rows if row.emphasized] == ["PFGE"]
+
+
+def test_an_easy_seed_alone_does_not_make_a_method_the_best() -> None:
+    hard = [row(method, seed, nll=nll + 1) for method, nll in (("SWA", 0.3), ("FGE", 0.1)) for seed in (1, 2)]
+    easy = [row("SWA", 3, nll=0.3), row("FGE", 3, nll=0.1), row("PFGE", 3, nll=0.2)]
+    table = methods_table([*hard, *easy])
+    assert marked(table, "NLL") == {"FGE"}  # though the mean of PFGE, which has only seed 3, is lower
+    assert table.note("X").startswith(
+        "mean ± standard error over 1 to 3 seeds; X; ranked by seed 3, which all methods have; "
+    )
+
+
+def test_without_a_seed_of_all_methods_there_is_no_best() -> None:
+    table = methods_table([row("SWA", 1), row("FGE", 2)])
+    assert marked(table, "NLL") == set()
+    assert table.note("X").startswith(
+        "no number is marked as the best, as no seed has results of all methods yet; "
+    )

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from pfge.reports.run import Run
 from pfge.reports.tables.runs import name_runs, runs_table
-from tests.reports.made_run import config, heads, make_run, result, texts, write_results
+from pfge.reports.tables.table import is_best
+from tests.reports.made_run import config, heads, make_run, metrics, result, texts, write_results
 
 
 def test_methods_of_all_runs_stand_side_by_side(tmp_path: Path) -> None:
@@ -48,3 +49,15 @@ def test_runs_of_one_name_are_told_by_their_folders(tmp_path: Path) -> None:
         "other",
         f"made ({paths[0]}), again",
     ]
+
+
+def test_the_best_of_runs_is_that_of_shared_seeds(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "one", methods=["w0"], examples=0)
+    write_results(one, [result("w0", 1) | {"test": metrics(0.8, 0.4)}, result("w0", 2)])
+    other = make_run(tmp_path / "other", seeds=[2], methods=["w0"], examples=0)
+    write_results(other, [result("w0", 2) | {"test": metrics(0.904, 0.5)}])
+    table = runs_table({"one": Run(one), "other": Run(other)})
+    assert table is not None
+    # On seed 2, 90.5 against 90.4; over all seeds, 85.25 against 90.4.
+    assert [str(row.cells[1]) for row in table.rows if is_best(row.cells[5])] == ["one"]
+    assert "; X; ranked by seed 2, which all methods have; " in table.note("X")

@@ -162,7 +162,8 @@ def curves(rows: Sequence[ConnectivityRow]) -> Figure | None:
 
 def show_bytes(count: int) -> str:
     """Return a size for people."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} B"
+    for unit, size in (("B", 1), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
+        shown = f"{count / size:.3g}"
+        if float(shown) < 1000:  # as rounded: 999,600 bytes are 1 MB
+            return f"{shown} {unit}"
+    return f"{count / 1e12:.3g} TB"

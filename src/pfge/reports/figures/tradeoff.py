@@ -1,9 +1,10 @@
 """What memory and forward passes buy: every method, in every format that was measured, in one picture."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from math import ceil, floor, log2
 
+from pfge.lab.run.results import ComparisonRow, FormatRow
 from pfge.reports.figures.figure import Figure, Panel, Series, axis_label, figure_of
 from pfge.reports.figures.paper import show_bytes
 from pfge.reports.run import Run
@@ -11,8 +12,12 @@ from pfge.reports.statistics import (
     UNPACKED,
     Estimate,
     FormatSummary,
+    comparable_part,
+    measured,
+    name_seeds,
     paired_metrics,
     pareto_front,
+    shared_seeds,
     summarize,
     summarize_formats,
 )
@@ -26,18 +31,40 @@ SHORT = (("int8 base + ", ""), ("int8 base", "int8"))
 def tradeoff(run: Run) -> Figure | None:
     """Return the paired metrics of every method against its memory at test time, with the Pareto front.
 
-    Where formats were measured, each is a point, and a second row of panels is against forward passes.
+    Where formats were measured, each is a point, and a second row of panels is against forward passes. Means
+    are over the seeds that all have; without one there is no front.
     """
-    metrics = paired_metrics([*run.results, *run.formats])
-    of_formats = summarize_formats(run.formats)
-    known = {row.method for row in of_formats}
-    of_methods = [FormatSummary.of_method(row) for row in summarize(run.results) if row.method not in known]
+    part = comparable_part(run.task)
+    formats = [row for row in run.formats if measured(row, part)]
+    known = {row.method for row in formats}
+    compared: list[ComparisonRow | FormatRow] = [
+        *(row for row in run.results if row.method not in known and measured(row, part)),
+        *formats,
+    ]
+    metrics = paired_metrics(compared, part)
+    shared = shared_seeds(compared)
+    drawn = [row for row in compared if row.seed in shared] or compared
+    of_formats = summarize_formats([row for row in drawn if isinstance(row, FormatRow)])
+    of_results = summarize([row for row in drawn if isinstance(row, ComparisonRow)], part)
+    of_methods = [FormatSummary.of_method(row) for row in of_results]
+    note = _seeds(shared, {row.seed for row in compared})
+    if part.endswith(".calibrated"):
+        note += " All are calibrated on validation data."
     if of_formats:
-        return _of_formats(of_methods + of_formats, metrics)
-    return _of_methods(of_methods, metrics, run)
+        return _of_formats(of_methods + of_formats, metrics, note, front=bool(shared))
+    return _of_methods(of_methods, metrics, note, run, front=bool(shared))
 
 
-def _of_methods(rows: Sequence[FormatSummary], metrics: Sequence[Metric], run: Run) -> Figure | None:
+def _seeds(shared: Set[int], seeds: Set[int]) -> str:
+    """Return what the caption says of the seeds: nothing if all methods have the same."""
+    if not shared:
+        return " There is no Pareto front yet, as no seed has results of all methods."
+    return "" if shared == seeds else f" Drawn over {name_seeds(shared)}, which all methods have."
+
+
+def _of_methods(
+    rows: Sequence[FormatSummary], metrics: Sequence[Metric], note: str, run: Run, *, front: bool
+) -> Figure | None:
     sizes = sorted({(row.bytes, f"{row.relative_bytes:.3g}×\n{show_bytes(row.bytes)}") for row in rows})
     panels = []
     for metric in metrics:
@@ -52,7 +79,7 @@ def _of_methods(rows: Sequence[FormatSummary], metrics: Sequence[Metric], run: R
                 _title(metric),
                 "memory at test time",
                 axis_label(metric),
-                [_front(rows, _bytes, metric), *marks],
+                [*([_front(rows, _bytes, metric)] if front else []), *marks],
                 log_x=True,
                 x_ticks=sizes,
                 labeled=True,
@@ -64,12 +91,14 @@ def _of_methods(rows: Sequence[FormatSummary], metrics: Sequence[Metric], run: R
         "Each method on the test set against the bytes of weights that it needs to predict. Bars are one "
         "standard error over seeds. No method on the dashed line, the Pareto front, is beaten by another "
         "that needs as little memory. What each takes and is worth compressed, and as a cascade, is drawn "
-        f"too once pfge formats {run.folder.path} has measured it.",
+        f"too once pfge formats {run.folder.path} has measured it.{note}",
         panels,
     )
 
 
-def _of_formats(rows: Sequence[FormatSummary], metrics: Sequence[Metric]) -> Figure | None:
+def _of_formats(
+    rows: Sequence[FormatSummary], metrics: Sequence[Metric], note: str, *, front: bool
+) -> Figure | None:
     one = round(rows[0].bytes / rows[0].relative_bytes)
     axes = (
         _Axis("memory at test time, bytes", one, _bytes, lambda n: f"{n:g}×\n{show_bytes(round(n * one))}"),
@@ -80,7 +109,10 @@ def _of_formats(rows: Sequence[FormatSummary], metrics: Sequence[Metric]) -> Fig
             _title(metric),
             axis.label,
             axis_label(metric),
-            [_front(rows, axis.cost, metric, named=True), *_marks(rows, axis.cost, metric)],
+            [
+                *([_front(rows, axis.cost, metric, named=True)] if front else []),
+                *_marks(rows, axis.cost, metric),
+            ],
             log_x=True,
             x_ticks=axis.ticks(rows),
         )
@@ -95,7 +127,7 @@ def _of_formats(rows: Sequence[FormatSummary], metrics: Sequence[Metric]) -> Fig
         "member; or a cascade, which evaluates one member after another until the prediction is confident; "
         "or both. Bars are one standard error over seeds. Nothing named on the dashed line, the Pareto "
         "front, is beaten by "
-        "anything as cheap.",
+        f"anything as cheap.{note}",
         panels,
     )
 

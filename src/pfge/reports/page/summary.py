@@ -1,15 +1,19 @@
 """What a run found, in words: the best methods, which to ship, and whether the paper's claim holds."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from pfge.lab.run.results import ComparisonRow
 from pfge.methods import START, find_reference
 from pfge.reports.figures.paper import show_bytes
 from pfge.reports.run import Run
 from pfge.reports.significance import find_gaps
 from pfge.reports.statistics import (
     MethodSummary,
+    comparable_part,
     measured,
+    name_seeds,
+    of_shared_seeds,
     paired_metrics,
     pareto_front,
     summarize,
@@ -21,6 +25,7 @@ from pfge.tasks import Metric
 
 SAME = 0.001
 """KL in nats up to which two ensembles are said to predict nearly the same."""
+NO_SHARED_SEED = "No seed has results of all methods yet."
 SUPERLATIVES = {"higher": "Highest", "lower": "Lowest", "closer": "Best"}
 
 
@@ -36,35 +41,54 @@ class Finding:
 
 def findings(run: Run) -> list[Finding]:
     """Return the best method in each deciding metric, the one to ship, and the paper's claim."""
-    rows = {row.method: row for row in summarize(run.results)}
     metrics = deciding_metrics(run)
-    if not rows or not metrics:
+    if not metrics:
         return []
-    return [*(_leader(run, rows, metric) for metric in metrics), _to_ship(run), _claim(run, rows, metrics)]
+    return [*(_leader(run, metric) for metric in metrics), _to_ship(run), _claim(run, metrics)]
 
 
-def _leader(run: Run, rows: Mapping[str, MethodSummary], metric: Metric) -> Finding:
+def _leader(run: Run, metric: Metric) -> Finding:
     """Return the method of the best mean, and which others it was not shown to be better than."""
-    row = _best(rows.values(), metric)
-    behind = find_gaps(run.folder, run.results, row.method, margins=run.margins)
+    part, compared = _compared(run)
+    results = of_shared_seeds(compared)
+    if not results:
+        return Finding(_superlative(metric), "Not compared yet", NO_SHARED_SEED)
+    rows = summarize(results, part)
+    row = _best(rows, metric)
+    # Any of the methods could have been the best, so the intervals are for all pairs.
+    pairs = len(rows) * (len(rows) - 1) // 2
+    behind = find_gaps(run.folder, results, row.method, part=part, margins=run.margins, compared=pairs)
     others = [
         f"{name} ({gaps[metric.name].verdict})"
         for name, gaps in behind.items()
         if gaps[metric.name].verdict != "worse"
     ]
-    why = f"{_show(row, metric)} at {_memory(row)}"
+    why = f"{_show(row, metric)} at {_memory(row)}{_calibrated(part)}"
     if len(rows) == 1:
         why += ". It is the only method with results"
     if others and len(others) == len(behind):
         why += ". The data does not tell it from any other method"
     elif others:
         why += f". Not shown to be worse: {', '.join(others)}"
+    if len(results) < len(compared):
+        why += f". {_compared_over(results)}"
     return Finding(_superlative(metric), row.method, why)
 
 
 def deciding_metrics(run: Run) -> list[Metric]:
     """Return the two metrics, or the one, by which methods are judged; the last is the most telling."""
-    return paired_metrics(run.results)[:2]
+    part, results = _compared(run)
+    return paired_metrics(results, part)[:2]
+
+
+def _compared(run: Run) -> tuple[str, list[ComparisonRow]]:
+    """Return the part of the data by which methods are judged, and the results that have it."""
+    part = comparable_part(run.task)
+    return part, [row for row in run.results if measured(row, part)]
+
+
+def _calibrated(part: str) -> str:
+    return ", calibrated on validation data" if part.endswith(".calibrated") else ""
 
 
 def _to_ship(run: Run) -> Finding:
@@ -77,11 +101,14 @@ def _to_ship(run: Run) -> Finding:
             "too good. Set data.validation, or data.halve_test if w0 saw all training data, in a new run."
         )
         return Finding(about, "Cannot be chosen", why, "ship")
-    rows = {row.method: row for row in summarize(measured_rows, chosen_on)}
-    metrics = paired_metrics(measured_rows, chosen_on)[:2]
+    results = of_shared_seeds(measured_rows)
+    if not results:
+        return Finding(about, "Cannot be chosen", NO_SHARED_SEED, "ship")
+    rows = {row.method: row for row in summarize(results, chosen_on)}
+    metrics = paired_metrics(results, chosen_on)[:2]
     best = {metric: _best(rows.values(), metric).method for metric in metrics}
     behind = {
-        name: find_gaps(run.folder, measured_rows, name, part=chosen_on, margins=run.margins)
+        name: find_gaps(run.folder, results, name, part=chosen_on, margins=run.margins)
         for name in dict.fromkeys(best.values())
     }
 
@@ -107,11 +134,12 @@ def _to_ship(run: Run) -> Finding:
     less = ""
     if smaller:
         less = f" With less memory, the {_lower(_superlative(last))} is that of {' or '.join(smaller[::-1])}."
+    seeds = f" {_compared_over(results)}." if len(results) < len(measured_rows) else ""
     return Finding(
         about,
         chosen.method,
-        f"{why}, on validation data at temperatures; {_memory(chosen)}{cost}.{_on_test(run, chosen.method)}"
-        f"{_compressed(run, chosen)}{less}",
+        f"{why}, on validation data at temperatures; {_memory(chosen)}{cost}.{seeds}"
+        f"{_on_test(run, chosen.method)}{_compressed(run, chosen)}{less}",
         "ship",
     )
 
@@ -136,6 +164,8 @@ def _on_test(run: Run, method: str) -> str:
 
 def _compressed(run: Run, chosen: MethodSummary) -> str:
     """Return the smallest format in which a method predicts the same as uncompressed, if one was measured."""
+    if run.task.needs_calibration:
+        return ""  # formats are measured as predicted
     same = [
         row
         for row in summarize_formats(run.formats)
@@ -149,7 +179,9 @@ def _compressed(run: Run, chosen: MethodSummary) -> str:
     )
 
 
-def _claim(run: Run, rows: Mapping[str, MethodSummary], metrics: Sequence[Metric]) -> Finding:
+def _claim(run: Run, metrics: Sequence[Metric]) -> Finding:
+    part, results = _compared(run)
+    rows = {row.method: row for row in summarize(results, part)}
     reference = find_reference()
     name, rival = reference.name, reference.rival
     about = f"The paper's claim: {name} is as good as {rival}, in far less memory"
@@ -157,7 +189,7 @@ def _claim(run: Run, rows: Mapping[str, MethodSummary], metrics: Sequence[Metric
     if missing:
         return Finding(about, "Not checked", f"There are no results of {' and '.join(missing)} yet.", "claim")
     ours, theirs = rows[name], rows[rival]
-    found = find_gaps(run.folder, run.results, rival, [name], margins=run.margins).get(name)
+    found = find_gaps(run.folder, results, rival, [name], part, run.margins).get(name)
     if found is None:
         return Finding(about, "Not checked", f"{name} and {rival} share no seed yet.", "claim")
     ratio = theirs.bytes / ours.bytes
@@ -165,7 +197,7 @@ def _claim(run: Run, rows: Mapping[str, MethodSummary], metrics: Sequence[Metric
     return Finding(
         about,
         _answer([found[metric.name] for metric in metrics]),
-        f"{name} with {ours.members} members against {rival} with {theirs.members}: "
+        f"{name} with {ours.members} members against {rival} with {theirs.members}{_calibrated(part)}: "
         f"{'; '.join(f'{metric.label} {found[metric.name]}' for metric in metrics)}. {alone}"
         f"Memory {show_bytes(ours.bytes)} against {show_bytes(theirs.bytes)}, {ratio:.3g} times less.",
         "claim",
@@ -202,6 +234,10 @@ def _best(rows: Iterable[MethodSummary], metric: Metric) -> MethodSummary:
 
 def _loss(row: MethodSummary, metric: Metric) -> float:
     return metric.penalty(row.metrics[metric.name].mean)
+
+
+def _compared_over(rows: Sequence[ComparisonRow]) -> str:
+    return f"Compared over {name_seeds({row.seed for row in rows})}, which all methods have"
 
 
 def _show(row: MethodSummary, metric: Metric) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isclose
 
 from pfge.lab.config.schema import MarginSettings
-from pfge.lab.run.results import Change, Diagnosis, Gains
+from pfge.lab.run.results import AdjacentMembers, Change, Diagnosis, Gains
 from pfge.reports.tables.cells import Number, Text
 from pfge.reports.tables.table import Row, Table, columns
 
@@ -75,7 +75,12 @@ def is_as_good_at_a_temperature(gains: Gains) -> bool:
 
 def has_barrier(found: Diagnosis) -> bool:
     """Return whether some straight line between adjacent members crosses a barrier."""
-    return any(pair.barrier > max(BARRIER * pair.loss, 0.01) for pair in found.pairs)
+    return any(_relative_barrier(pair) > 1 for pair in found.pairs)
+
+
+def _relative_barrier(pair: AdjacentMembers) -> float:
+    """Return the rise half-way as a multiple of the one from which on it is a barrier."""
+    return pair.barrier / max(BARRIER * pair.loss, 0.01)
 
 
 def are_alike(found: Diagnosis) -> bool:
@@ -124,19 +129,23 @@ def _nats(change: Change) -> str:
 
 
 def _connected(found: Diagnosis) -> str:
-    worst = max(found.pairs, key=lambda pair: pair.barrier)
-    where = f"members {worst.members[0]} and {worst.members[1]}"
     if has_barrier(found):
+        worst = max(found.pairs, key=_relative_barrier)
         return (
-            f"A barrier: half-way between {where} the training loss is {worst.barrier:.4f} above their mean "
-            f"of {worst.loss:.4f}. They lie in different valleys, as far as a straight line tells."
+            f"A barrier: half-way between {_names(worst)} the training loss is {worst.barrier:.4f} above "
+            f"their mean of {worst.loss:.4f}. They lie in different valleys, as far as a straight line tells."
         )
+    worst = max(found.pairs, key=lambda pair: pair.barrier)
     if worst.barrier <= 0:
         return "Connected: half-way between any two adjacent members the training loss is lower than theirs."
     return (
         f"Connected: half-way between adjacent members the training loss is at most {worst.barrier:.4f} "
-        f"above their mean of {worst.loss:.4f} (between {where})."
+        f"above their mean of {worst.loss:.4f} (between {_names(worst)})."
     )
+
+
+def _names(pair: AdjacentMembers) -> str:
+    return f"members {pair.members[0]} and {pair.members[1]}"
 
 
 def _different(found: Diagnosis) -> str:

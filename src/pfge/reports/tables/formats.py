@@ -7,6 +7,8 @@ from functools import partial
 from pfge.lab.run.results import FormatRow
 from pfge.reports.statistics import (
     FormatSummary,
+    is_comparable,
+    of_shared_seeds,
     over_seeds,
     paired_metrics,
     pareto_front,
@@ -23,13 +25,14 @@ def formats_table(rows: Sequence[FormatRow]) -> Table:
     metrics = paired_metrics(rows)
     heads = [metric.head for metric in metrics]
     found = summarize_formats(rows)
-    best = _on_a_front(found, metrics)
+    comparable = [metric for metric in metrics if is_comparable(task_of(rows), metric)]
+    best = _on_a_front(summarize_formats(of_shared_seeds(rows)), comparable)
     without = "" if any(row.cascade for row in rows) else f" No cascades without {_missing(task_of(rows))}."
     return Table(
         "formats",
         "formats",
         columns("method", "stored as", "cascade", "bytes", "memory", "passes", *heads, "KL"),
-        [replace(_row(row, metrics), folded=row.name not in best) for row in found],
+        [replace(_row(row, metrics), folded=bool(best) and row.name not in best) for row in found],
         [
             *over_seeds(rows),
             "memory relative to one float32 model",

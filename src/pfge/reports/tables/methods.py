@@ -4,21 +4,36 @@ from collections.abc import Sequence
 
 from pfge.lab.run.results import ComparisonRow
 from pfge.methods import is_for_reference
-from pfge.reports.statistics import MethodSummary, over_seeds, shown_metrics, summarize
+from pfge.reports.statistics import (
+    MethodSummary,
+    best_by,
+    is_comparable,
+    of_shared_seeds,
+    over_seeds,
+    shown_metrics,
+    summarize,
+    task_of,
+)
 from pfge.reports.tables.cells import Count, Number, Ratio
-from pfge.reports.tables.table import BEST, LAST_MEMBERS, Row, Table, columns, method_row
+from pfge.reports.tables.table import LAST_MEMBERS, Row, Table, best_notes, columns, method_row
 from pfge.tasks import Metric
 
 
 def methods_table(rows: Sequence[ComparisonRow], part: str = "test") -> Table:
-    """Return a row for each method over its seeds; the best of each metric is marked."""
+    """Return a row for each method over its seeds; the best of each metric over shared seeds is marked."""
     found = summarize(rows, part)
     metrics = shown_metrics(rows, part)
-    best = {metric.name: _best(metric, found) for metric in metrics}
+    shared = of_shared_seeds(rows)
+    ranked = summarize(shared, part)
+    best = {
+        metric: best_by(metric, {row.method: row.metrics[metric.name].mean for row in ranked})
+        for metric in metrics
+        if is_comparable(task_of(rows), metric, part)
+    }
+    unranked = [metric.label for metric in metrics if metric not in best]
 
     def number(row: MethodSummary, metric: Metric) -> Number:
-        estimate = row.metrics[metric.name]
-        return Number.of_metric(metric, estimate, best=estimate.mean == best[metric.name])
+        return Number.of_metric(metric, row.metrics[metric.name], best=row.method in best.get(metric, ()))
 
     def shown(row: MethodSummary) -> Row:
         return method_row(
@@ -39,13 +54,10 @@ def methods_table(rows: Sequence[ComparisonRow], part: str = "test") -> Table:
         [shown(row) for row in found],
         [
             *over_seeds(rows),
-            BEST,
+            *best_notes({row.seed for row in shared}, {row.seed for row in rows}),
+            *([f"{', '.join(unranked)} are not ranked before they are calibrated"] if unranked else []),
             LAST_MEMBERS,
             "memory relative to one model",
             "iterations beyond w0.",
         ],
     )
-
-
-def _best(metric: Metric, rows: Sequence[MethodSummary]) -> float:
-    return min((row.metrics[metric.name].mean for row in rows), key=metric.penalty)

@@ -4,10 +4,25 @@ from collections.abc import Mapping, Sequence
 
 from pfge.methods import row_order
 from pfge.reports.run import Run
-from pfge.reports.statistics import MethodSummary, main_metrics, summarize
+from pfge.reports.statistics import (
+    MethodSummary,
+    best_by,
+    is_comparable,
+    main_metrics,
+    shared_seeds,
+    summarize,
+)
 from pfge.reports.tables.cells import Count, Number, Ratio, Text
-from pfge.reports.tables.table import BEST, LAST_MEMBERS, BestMark, Column, Row, Table, columns, method_row
-from pfge.tasks import Metric
+from pfge.reports.tables.table import (
+    LAST_MEMBERS,
+    BestMark,
+    Column,
+    Row,
+    Table,
+    best_notes,
+    columns,
+    method_row,
+)
 
 
 def runs_table(runs: Mapping[str, Run]) -> Table | None:
@@ -22,19 +37,24 @@ def runs_table(runs: Mapping[str, Run]) -> Table | None:
     summaries = {name: {row.method: row for row in summarize(run.results)} for name, run in found.items()}
     rows = [row for of_run in summaries.values() for row in of_run.values()]
     (task,) = {run.task for run in found.values()}
-    measured = [{name: estimate.mean for name, estimate in row.metrics.items()} for row in rows]
-    metrics = main_metrics(task, measured)
+    metrics = main_metrics(task, [row.metrics for row in rows])
+    shared = set.intersection(*(shared_seeds(run.results) for run in found.values()))
+    ranked = {
+        (name, row.method): row
+        for name, run in found.items()
+        for row in summarize([result for result in run.results if result.seed in shared])
+    }
     best = {
-        metric.name: min((values[metric.name] for values in measured), key=metric.penalty)
+        metric: best_by(metric, {place: row.metrics[metric.name].mean for place, row in ranked.items()})
         for metric in metrics
+        if is_comparable(task, metric)
     }
 
-    def number(row: MethodSummary, metric: Metric) -> Number:
-        estimate = row.metrics[metric.name]
-        return Number.of_metric(metric, estimate, best=estimate.mean == best[metric.name])
-
     def line(method: str, name: str, row: MethodSummary) -> Row:
-        numbers = [number(row, metric) for metric in metrics]
+        numbers = [
+            Number.of_metric(metric, row.metrics[metric.name], best=(name, method) in best.get(metric, ()))
+            for metric in metrics
+        ]
         seeds = Count(len({result.seed for result in found[name].results if result.method == method}))
         return method_row(method, Text(name), seeds, Count(row.members), Ratio(row.relative_bytes), *numbers)
 
@@ -50,7 +70,7 @@ def runs_table(runs: Mapping[str, Run]) -> Table | None:
     heads = [Column("method", align="left"), *numbers]
     notes: list[str | BestMark] = [
         "mean ± standard error over the seeds of a run",
-        BEST,
+        *best_notes(shared, {seed for run in found.values() for seed in run.seeds}),
         LAST_MEMBERS,
         "memory relative to one model of the run",
         "means of runs with different test data do not compare methods.",

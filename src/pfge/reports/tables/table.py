@@ -1,11 +1,12 @@
 """A table as a value, whatever it is shown in."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from pfge.methods import find_reference, style_of
+from pfge.reports.statistics import name_seeds
 from pfge.reports.tables.cells import Cell, Number, Text
 
 
@@ -120,6 +121,20 @@ def columns(first: str, *others: str) -> list[Column]:
 def method_row(method: str, *cells: Cell, reference: bool = False) -> Row:
     """Return the row of a method, whose name is its first cell and whose style says if it is emphasized."""
     return Row([Text(method), *cells], style_of(method).strong, reference)
+
+
+def best_notes(ranked: Set[int], seeds: Set[int]) -> list[str | BestMark]:
+    """Return what notes say of the best numbers.
+
+    Args:
+        ranked: The seeds that methods were ranked by.
+        seeds: All that there are.
+    """
+    if not ranked:
+        return ["no number is marked as the best, as no seed has results of all methods yet"]
+    if ranked == seeds:
+        return [BEST]
+    return [BEST, f"ranked by {name_seeds(ranked)}, which all methods have"]
 
 
 def is_best(cell: Cell) -> bool:
