@@ -8,6 +8,7 @@ from pfge.weights import (
     count_bytes,
     distance,
     interpolate,
+    require_same_layout,
     trained_names,
     view_weights,
 )
@@ -63,6 +64,18 @@ def test_loading_into_another_architecture_names_what_differs_and_changes_nothin
     with pytest.raises(ValueError, match="only the weights has scale"):
         load_weights(model, {**before, "scale": torch.zeros(1)})
     assert_same_weights(view_weights(model), before)
+
+
+def test_three_differences_of_each_kind_are_named() -> None:
+    model = {f"m{number}": torch.zeros(1) for number in range(5)} | {"shape": torch.zeros(2)}
+    weights = {f"w{number}": torch.zeros(1) for number in range(4)} | {"shape": torch.zeros(3)}
+    with pytest.raises(ValueError, match="must have the same tensors") as caught:
+        require_same_layout(model, weights, "the model", "the file")
+    assert str(caught.value) == (
+        "the model and the file must have the same tensors: only the model has m0; only the model has m1; "
+        "only the model has m2; only the file has w0; only the file has w1; only the file has w2; shape is "
+        "[2] in the model and [3] in the file; and 3 more; use weights of the same architecture"
+    )
 
 
 def test_interpolation_has_exact_ends_and_the_right_middle() -> None:

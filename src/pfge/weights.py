@@ -269,18 +269,20 @@ def is_averaged(tensor: Tensor) -> bool:
 
 def require_same_layout(first: Weights, second: Weights, first_name: str, second_name: str) -> None:
     """Raise a ValueError that lists the names and shapes in which two points differ."""
-    problems = [f"only {first_name} has {name}" for name in first.keys() - second.keys()]
-    problems += [f"only {second_name} has {name}" for name in second.keys() - first.keys()]
-    problems += [
+    missing = [f"only {first_name} has {name}" for name in first.keys() - second.keys()]
+    unexpected = [f"only {second_name} has {name}" for name in second.keys() - first.keys()]
+    of_other_shape = [
         f"{name} is {list(tensor.shape)} in {first_name} and {list(second[name].shape)} in {second_name}"
         for name, tensor in first.items()
         if name in second and tensor.shape != second[name].shape
     ]
-    if problems:
-        shown = "; ".join(sorted(problems)[:5])
-        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+    kinds = (missing, unexpected, of_other_shape)
+    if any(kinds):
+        shown = [problem for kind in kinds for problem in sorted(kind)[:3]]
+        left = sum(map(len, kinds)) - len(shown)
+        more = f"; and {left} more" if left else ""
         raise ValueError(
-            f"{first_name} and {second_name} must have the same tensors: {shown}{more}; "
+            f"{first_name} and {second_name} must have the same tensors: {'; '.join(shown)}{more}; "
             "use weights of the same architecture"
         )
 

@@ -34,6 +34,12 @@ def make_net() -> torch.nn.Module:
     return build_model("small_conv", classes=10, channels=1)
 
 
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    save_file(make_net().state_dict(), tmp_path / "untrained.safetensors")
+    return str(tmp_path / "untrained.safetensors")
+
+
 def test_the_mean_without_data_is_the_mean(checkpoints: list[str], tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "new" / "mean.safetensors"
     assert main(["average", *checkpoints, "--out", str(out)]) == 0
@@ -101,6 +107,28 @@ def test_a_pool_is_an_ensemble_of_the_checkpoints(
     torch.testing.assert_close(ensemble.predict(x), torch.stack(expected).mean(0))
     assert main(["pool", *checkpoints, "--out", str(tmp_path / "measured"), *DATA]) == 0
     assert "together: accuracy" in capsys.readouterr().out
+
+
+def test_a_pool_without_a_config_says_its_task(checkpoint: str, tmp_path: Path, capsys: Captured) -> None:
+    assert main(["pool", checkpoint, "--out", str(tmp_path / "pool")]) == 0
+    assert "task is taken to be classification, give --config CONFIG for another" in capsys.readouterr().out
+
+
+def test_a_pool_without_validation_data_is_refused_before_it_is_written(
+    checkpoint: str, tmp_path: Path, capsys: Captured
+) -> None:
+    without = ["--set", "data.name=digits", "--set", "model.name=small_conv"]
+    message = refused(capsys, ["pool", checkpoint, "--out", str(tmp_path / "pool"), *without])
+    assert "measuring an ensemble needs validation data" in message
+    assert not (tmp_path / "pool").exists()
+
+
+def test_a_checkpoint_of_lightning_is_pooled_by_its_config(tmp_path: Path, capsys: Captured) -> None:
+    state = {f"net.{name}": tensor for name, tensor in make_net().state_dict().items()}
+    torch.save({"state_dict": state}, tmp_path / "epoch.ckpt")
+    assert main(["pool", str(tmp_path / "epoch.ckpt"), "--out", str(tmp_path / "pool"), *DATA]) == 0
+    assert "together: accuracy" in capsys.readouterr().out
+    assert len(Ensemble.load(tmp_path / "pool", make_net)) == 1
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from torch.utils.data import TensorDataset
 
 from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import DataError, DataPart, DatasetSplits, ImageSet, Splits, TensorSet
+from pfge.lab.data.in_memory.image_set import DataWarning
+from pfge.lab.data.pictures.folders import stream_folders
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
 from pfge.weights import view_weights
@@ -175,6 +177,20 @@ def test_streamed_pictures_may_be_said_to_be_mirrored_as_they_are(tmp_path: Path
     assert sizes(splits_of(tmp_path, *streamed(tmp_path), f"data.flip={flip}")) == (8, 0, 2)
 
 
+def test_an_unreadable_first_test_picture_does_not_stop_a_run(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        write_pictures(tmp_path / "pets" / name, 10)
+    stream_folders(tmp_path / "pets", size=16).test.files.path(0).write_bytes(b"not a picture")
+    experiment = tiny(f"data.name=stream:{tmp_path / 'pets'}", "data.image_size=16", "data.batch_size=2")
+    with (
+        pytest.warns(DataWarning, match="the next one of its class takes its place"),
+        open_session(experiment, tmp_path / "run", Reporter(quiet=True)) as session,
+    ):
+        inputs, targets = session.first_batch(2)
+    assert torch.equal(inputs[0], inputs[1])
+    assert targets.tolist() == [0, 0]
+
+
 # Data and models of a user
 
 NUMBERS = torch.arange(40) % 2
@@ -266,6 +282,20 @@ def test_any_error_of_a_model_is_told_in_one_line_before_any_work(
 ) -> None:
     with pytest.raises(ConfigError, match=rf"must take the inputs of .* which are \[4\]: {reason}$"):
         splits_of(tmp_path, *own("with_int32", model))
+
+
+class Frozen(Filling):
+    """Has nothing to train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+
+
+def test_a_model_of_frozen_parameters_is_refused(tmp_path: Path) -> None:
+    message = r"Frozen' must have parameters to train, got 2 of which all are frozen; leave requires_grad"
+    with pytest.raises(ConfigError, match=message):
+        splits_of(tmp_path, *own("with_int32", "Frozen"))
 
 
 @pytest.mark.parametrize(

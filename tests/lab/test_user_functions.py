@@ -63,6 +63,22 @@ def test_a_function_that_is_not_there_leaves_the_path_as_it_was(name: str) -> No
     assert sys.path == before
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [("def make(:\n", r"SyntaxError: invalid syntax .*line 1\)"), ("{}['a']\n", "KeyError: 'a'")],
+)
+def test_a_module_with_a_mistake_is_told_in_one_line(tmp_path: Path, code: str, reason: str) -> None:
+    (tmp_path / "own_of_test_user_functions.py").write_text(code)
+    with pytest.raises(ValueError, match=rf"^model .* cannot be imported: {reason}; correct its module$"):
+        import_function(own("make"), "model")
+
+
+def test_a_lack_of_memory_while_a_module_is_imported_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "own_of_test_user_functions.py").write_text("raise RuntimeError('not enough memory')\n")
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        import_function(own("make"), "model")
+
+
 def test_a_function_that_fails_leaves_the_path_as_it_was() -> None:
     before = [*sys.path]
     with pytest.raises(RuntimeError, match="on purpose"):

@@ -19,23 +19,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the ensemble and print what it is worth."""
-    from pfge.ensemble import Ensemble
     from pfge.lab.evaluation.evaluate import evaluate_on
     from pfge.lab.experiments.checkpoints import checkpoint_members, pooled_checkpoints
     from pfge.packed.saved_ensemble import SavedEnsemble
 
     paths = options.checkpoints
-    if session := open_session_for(options):
-        ensemble: Ensemble = pooled_checkpoints(session, paths)
-        ensemble.save(options.out)
-    else:
+    written = f"{options.out}: an ensemble of {len(paths)} checkpoints"
+    session = open_session_for(options)
+    if session is None:
         members = checkpoint_members(paths)
         SavedEnsemble(members, f"{len(paths)} checkpoints", None, [None] * len(paths)).write(options.out)
-    print(f"{options.out}: an ensemble of {len(paths)} checkpoints")
-    if session:
-        data = session.validation_for("measuring an ensemble")
-        found = evaluate_on(session, ensemble, data, "on validation")
-        for path, metrics in zip(paths, found.members, strict=True):
-            print(f"  {path}: {in_words(session.task, metrics)}")
-        print(f"  together: {in_words(session.task, found.pooled.metrics)}")
+        print(f"{written}; its task is taken to be classification, give --config CONFIG for another")
+        return 0
+    data = session.validation_for("measuring an ensemble")  # before anything is written
+    ensemble = pooled_checkpoints(session, paths)
+    ensemble.save(options.out)
+    print(written)
+    found = evaluate_on(session, ensemble, data, "on validation")
+    for path, metrics in zip(paths, found.members, strict=True):
+        print(f"  {path}: {in_words(session.task, metrics)}")
+    print(f"  together: {in_words(session.task, found.pooled.metrics)}")
     return 0

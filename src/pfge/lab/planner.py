@@ -8,6 +8,7 @@ import torch
 
 from pfge.compression.formats import FORMATS, FORMATS_ALONE, FORMATS_OF_ONE, StorageFormat
 from pfge.lab.models import build_model
+from pfge.lab.models.registry import ModelBuildError
 from pfge.methods import METHODS, Method, Setting, reference_first, schedule_of
 from pfge.weights import Weights, count_bytes, view_weights
 
@@ -49,7 +50,7 @@ def describe_layout(name: str, *, classes: int, channels: int = 3) -> Weights:
     try:
         with torch.device("meta"):
             return view_weights(build_model(name, classes=classes, channels=channels))
-    except (NotImplementedError, RuntimeError):  # the model reads values while it is built
+    except (RuntimeError, ModelBuildError):  # the model reads values while it is built
         with torch.random.fork_rng():
             return view_weights(build_model(name, classes=classes, channels=channels))
 

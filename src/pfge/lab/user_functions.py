@@ -17,7 +17,7 @@ def import_function(name: str, what: str) -> Callable[..., Any]:
         what: What it is for, such as "model", for the error.
 
     Raises:
-        ValueError: It cannot be imported, or is not a function.
+        ValueError: It cannot be imported, or is not a function; memory errors are left as they are.
     """
     try:
         with _current_folder_importable():
@@ -26,6 +26,12 @@ def import_function(name: str, what: str) -> Callable[..., Any]:
         raise ValueError(
             f"{what} {name!r} cannot be imported: {error}; write package.module:function, and run pfge in "
             "the folder that holds it or put that folder on PYTHONPATH"
+        ) from error
+    except Exception as error:  # of the user's module, such as a SyntaxError
+        if is_out_of_memory(error):
+            raise
+        raise ValueError(
+            f"{what} {name!r} cannot be imported: {in_one_line(error)}; correct its module"
         ) from error
     if not callable(function):
         raise ValueError(
@@ -39,6 +45,19 @@ def import_function(name: str, what: str) -> Callable[..., Any]:
             return function(*arguments, **options)
 
     return call
+
+
+def in_one_line(error: Exception) -> str:
+    """Return the type of an error of the user's code, and the first line of what it says."""
+    reason = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error is no mistake in the user's code, but a lack of memory."""
+    # torch has a type of its own for devices only; on the CPU its allocator says so in words.
+    words = ("not enough memory", "out of memory", "allocate memory")
+    return isinstance(error, MemoryError) or any(said in str(error) for said in words)
 
 
 @contextmanager

@@ -51,6 +51,24 @@ def test_a_function_that_returns_something_else_is_refused(own_module: ModuleTyp
         load_data("own_data:load")
 
 
+def test_a_function_that_needs_an_argument_is_refused(own_module: ModuleType):
+    own_module.load = lambda path: path
+    message = r"must be a function that needs no argument, but missing .* 'path'; give arguments defaults"
+    with pytest.raises(DataError, match=message):
+        load_data("own_data:load")
+
+
+@pytest.mark.parametrize("error", [KeyError("a"), RuntimeError("a"), TypeError("a")], ids=repr)
+def test_an_error_of_a_function_is_told_in_one_line(own_module: ModuleType, error: Exception):
+    def load() -> None:
+        raise error
+
+    own_module.load = load
+    message = f"data 'own_data:load' cannot be made: {type(error).__name__}: {error}; correct its code"
+    with pytest.raises(DataError, match=message):
+        load_data("own_data:load")
+
+
 @pytest.mark.usefixtures("own_module")
 @pytest.mark.parametrize("name", ["own_data:missing", "no_such_module:load", ":load"])
 def test_a_function_that_cannot_be_imported_is_named(name: str):

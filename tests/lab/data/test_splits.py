@@ -71,6 +71,11 @@ def test_a_validation_part_that_leaves_no_training_data_is_refused(validation: f
         split(random_images(9), random_images(3), NORMALIZATION, validation=validation, seed=0)
 
 
+def test_a_share_that_gives_no_validation_image_is_refused():
+    with pytest.raises(DataError, match=r"0 or give at least 1 image, got 0\.01 of 9; give a larger share"):
+        split(random_images(9), random_images(3), NORMALIZATION, validation=0.01, seed=0)
+
+
 def test_a_test_set_is_halved_class_by_class():
     test = random_images(12)
     first, second = halve_test(test, seed=0)

@@ -36,6 +36,7 @@ from pfge.lab.experiments import compare as compare_module
 from pfge.lab.experiments.compare import compare, compare_all
 from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
+from pfge.lab.run.verification import verify
 from pfge.schedules import pretraining_schedule
 from pfge.storage import ensemble_folder, manifest
 from pfge.storage.files import read_tensors
@@ -615,3 +616,19 @@ def test_a_failure_ends_the_command_only_if_other_processes_may_not_have_seen_it
     with pytest.raises(ValueError, match="lower the rate"):
         compare_all([(tiny(f"name={name}"), tmp_path / name) for name in ("a", "b")], Reporter(quiet=True))
     assert found == tried
+
+
+def test_more_seeds_train_the_new_ones_alone(tmp_path: Path) -> None:
+    few, more = tiny("ensemble.methods=['SWA']"), tiny("ensemble.methods=['SWA']", "seeds=[1,2]")
+    with counted_steps() as steps:
+        run(few, tmp_path)
+    before = outcome(tmp_path)
+    with counted_steps() as later:
+        rows = run(more, tmp_path)
+    assert later == steps == [PRETRAINING + LENGTH]
+    assert [(row["seed"], row["method"]) for row in rows] == [(s, m) for s in (1, 2) for m in ("w0", "SWA")]
+    after = outcome(tmp_path)
+    assert {name: after[name] for name in before if name.startswith("seed-1")} == {
+        name: content for name, content in before.items() if name.startswith("seed-1")
+    }
+    assert all(file.state == "whole" for file in verify(tmp_path))

@@ -183,3 +183,18 @@ def test_a_function_that_fails_is_named_with_its_error() -> None:
     message = f"model '{__name__}:make_broken' cannot be built: KeyError: 'no head of 3 classes'; correct its"
     with pytest.raises(ValueError, match=message):
         build_model(f"{__name__}:make_broken", classes=3)
+
+
+def make_failing(message: str) -> nn.Module:
+    raise RuntimeError(message)
+
+
+def test_a_runtime_error_of_a_function_is_told_in_one_line() -> None:
+    message = "make_failing' cannot be built: RuntimeError: no CUDA; correct its code or options"
+    with pytest.raises(ValueError, match=message):
+        build_model(f"{__name__}:make_failing", classes=3, message="no CUDA\nand more")
+
+
+def test_a_lack_of_memory_is_left_as_it_is() -> None:
+    with pytest.raises(RuntimeError, match="not enough memory"):
+        build_model(f"{__name__}:make_failing", classes=3, message="DefaultCPUAllocator: not enough memory")

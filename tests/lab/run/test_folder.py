@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ import torch
 
 from pfge import StorageError
 from pfge.lab.config.schema import Experiment
-from pfge.lab.config.toml import load_experiment
+from pfge.lab.config.toml import is_sealed_toml, load_experiment
 from pfge.lab.run.folder import RunFolder, describe_environment
+from pfge.lab.run.locks import hold_lock
 
 
 def changed(*overrides: str) -> Experiment:
@@ -67,6 +69,36 @@ def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
     assert load_experiment(tmp_path / "config.toml") == Experiment()
 
 
+def test_more_seeds_continue_a_run_and_are_written_once_they_are_kept(tmp_path: Path) -> None:
+    folder, more = RunFolder(tmp_path), changed("seeds=[4,1,2,3]", "data.root=/other")
+    with folder.opened(Experiment()):
+        pass
+    with folder.opened(more, more_seeds=True):
+        assert load_experiment(folder.config) == Experiment()
+        folder.keep_seeds(more)
+    assert load_experiment(folder.config) == changed("seeds=[4,1,2,3]")
+    assert is_sealed_toml(folder.config.read_text())
+
+
+@pytest.mark.parametrize("seeds", ["[1,2]", "[1,2,4]"])
+def test_fewer_or_other_seeds_are_refused(tmp_path: Path, seeds: str) -> None:
+    with RunFolder(tmp_path).opened(Experiment()):
+        pass
+    with (
+        pytest.raises(
+            StorageError, match=r"another config, where this one has seeds = .* \(was \[1, 2, 3\]\)"
+        ),
+        RunFolder(tmp_path).opened(changed(f"seeds={seeds}"), more_seeds=True),
+    ):
+        pass
+
+
+def test_more_seeds_are_refused_by_work_on_a_finished_run(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).opened(Experiment()):
+        pass
+    assert "where this one has seeds = [1, 2, 3, 4]" in refused(tmp_path, changed("seeds=[1,2,3,4]"))
+
+
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     message = refused(tmp_path, Experiment())
@@ -92,6 +124,46 @@ def test_a_folder_is_free_again_after_an_error(tmp_path: Path) -> None:
         raise ZeroDivisionError
     with RunFolder(tmp_path).opened(Experiment()):
         assert (tmp_path / "config.toml").exists()
+
+
+def stop_with_an_error(folder: RunFolder, *made: str) -> list[str]:
+    """Return the names in a folder after an error in a run that had made some files."""
+    with suppress(ZeroDivisionError), folder.opened(Experiment()):
+        for name in ("data.json", "units/w0.failed", "units/w0.lock", "logs/w0.csv", *made):
+            (folder.path / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder.path / name).write_text("")
+        folder.of_seed(1)
+        raise ZeroDivisionError
+    return sorted(file.name for file in folder.path.iterdir())
+
+
+def test_a_run_that_failed_before_it_made_anything_gives_way_to_another_config(tmp_path: Path) -> None:
+    folder, corrected = RunFolder(tmp_path), changed("ensemble.high=0.1")
+    assert stop_with_an_error(folder) == [".lock"]
+    with folder.opened(corrected):
+        pass
+    assert load_experiment(folder.config) == corrected
+
+
+def test_a_run_that_failed_after_it_made_something_stays(tmp_path: Path) -> None:
+    assert "config.toml" in stop_with_an_error(RunFolder(tmp_path), "seed-1/w0.safetensors")
+
+
+def test_a_config_that_was_there_before_an_error_stays(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with folder.opened(Experiment()):
+        pass
+    assert "config.toml" in stop_with_an_error(folder)
+
+
+def test_a_run_whose_jobs_go_on_stays_after_an_error(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with ExitStack() as jobs:
+        with suppress(ZeroDivisionError), folder.opened(Experiment()):
+            folder.units.mkdir()
+            jobs.enter_context(hold_lock(folder.units / "w0.lock", "in use"))
+            raise ZeroDivisionError
+        assert folder.config.exists()
 
 
 class Killed(BaseException):

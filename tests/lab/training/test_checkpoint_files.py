@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from pfge import StorageError
+from pfge.lab.experiments.checkpoints import checkpoint_members
 from pfge.lab.models import build_model
 from pfge.lab.training.checkpoint_files import average_checkpoints, read_checkpoint
 from pfge.weights import count_bytes, view_weights
@@ -53,6 +54,30 @@ def test_half_precision_is_averaged_in_float32_and_comes_back_as_it_was(tmp_path
     found = average_checkpoints(paths)
     assert found["w"].dtype == torch.bfloat16
     assert found["w"].item() == 1.5
+
+
+def of_two_types(folder: Path, value: float) -> list[Path]:
+    """Write a float16 checkpoint, and one of float32 that has a value."""
+    save_file({"w": torch.tensor([2.0], dtype=torch.float16)}, folder / "half.safetensors")
+    save_file({"w": torch.tensor([value])}, folder / "single.safetensors")
+    return [folder / "half.safetensors", folder / "single.safetensors"]
+
+
+@pytest.mark.parametrize("combine", [average_checkpoints, lambda paths: [*checkpoint_members(paths)]])
+def test_values_too_large_for_the_first_checkpoint_are_refused(tmp_path: Path, combine: Any) -> None:
+    half, single = of_two_types(tmp_path, 1e5)
+    with pytest.raises(StorageError) as caught:
+        combine([half, single])
+    assert str(caught.value) == (
+        f"{single} must fit the types of {half}, but w has a value too large for torch.float16; give a "
+        "float32 checkpoint first"
+    )
+
+
+def test_the_mean_has_the_type_of_the_first_checkpoint(tmp_path: Path) -> None:
+    half, single = of_two_types(tmp_path, 4.0)
+    assert average_checkpoints([half, single])["w"].dtype == torch.float16
+    assert average_checkpoints([single, half])["w"].tolist() == [3.0]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,39 @@ def with_prefix(prefix: str) -> dict[str, Tensor]:
 # What is read
 
 
+@pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "model"])
+def test_a_state_dict_beside_other_values_is_read(tmp_path: Path, key: str) -> None:
+    torch.save({key: trained_state(), "epoch": 3}, tmp_path / "w.pt")
+    assert_same_weights(view_weights(load(tmp_path / "w.pt")), trained_state())
+
+
+def test_a_model_that_is_a_part_of_what_was_saved_is_read(tmp_path: Path) -> None:
+    state = with_prefix("net.backbone.") | {"loss.weight": torch.ones(3)}
+    torch.save({"state_dict": state}, tmp_path / "w.ckpt")
+    assert_same_weights(view_weights(load(tmp_path / "w.ckpt")), trained_state())
+
+
+def test_a_part_of_what_was_saved_may_have_another_head(tmp_path: Path) -> None:
+    state = with_prefix("net.")
+    state["net.4.weight"], state["net.4.bias"] = torch.ones(7, 8), torch.ones(7)
+    torch.save(state, tmp_path / "w.pt")
+    with pytest.warns(UserWarning, match=r"has 7 classes and the model 3: 4\.weight, 4\.bias are left out"):
+        assert load_start_weights(make_mlp(seed=0), tmp_path / "w.pt", classes=3) == ["4.weight", "4.bias"]
+
+
+def test_two_copies_of_the_model_in_a_file_are_refused(tmp_path: Path) -> None:
+    torch.save(with_prefix("net.") | with_prefix("ema."), tmp_path / "w.pt")
+    assert refused(tmp_path / "w.pt") == (
+        f"{tmp_path / 'w.pt'} must hold the model once, but has its tensors under net., ema.; save the one "
+        "to use alone"
+    )
+
+
+def test_a_prefix_stays_if_a_name_of_the_model_is_there_without_it(tmp_path: Path) -> None:
+    torch.save(with_prefix("net.") | {"4.bias": torch.ones(3)}, tmp_path / "w.pt")
+    assert "only the model has 0.bias" in refused(tmp_path / "w.pt")
+
+
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".th"])
 @pytest.mark.parametrize("modern", [True, False], ids=["zip", "legacy"])
 def test_a_plain_state_dict_of_torch_is_read(tmp_path: Path, suffix: str, modern: bool) -> None:
@@ -267,6 +300,23 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_model_as_it_was(tmp_path: Pat
     with pytest.raises(StorageError, match=r"only the model has 4\.bias"):
         load_start_weights(model, tmp_path / "w.pt")
     assert_same_weights(view_weights(model), view_weights(make_mlp(seed=0)))
+
+
+@pytest.mark.parametrize("name", ["4.weight", "1.running_mean"])
+def test_weights_that_are_not_finite_are_refused_with_their_name(tmp_path: Path, name: str) -> None:
+    state = trained_state()
+    state[name] = torch.full_like(state[name], torch.nan)
+    torch.save(state, tmp_path / "w.pt")
+    assert refused(tmp_path / "w.pt") == (
+        f"{tmp_path / 'w.pt'} must hold finite weights, but {name} has NaN or infinity; give another file"
+    )
+
+
+def test_a_mask_that_is_infinite_by_design_is_read(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+    torch.save(model.state_dict(), tmp_path / "w.pt")
+    assert load_start_weights(model, tmp_path / "w.pt") == []
 
 
 @pytest.mark.parametrize(

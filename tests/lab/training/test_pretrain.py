@@ -140,6 +140,32 @@ def test_every_seed_begins_with_the_same_file(tmp_path: Path) -> None:
     assert not (out / "seed-2" / "w0.safetensors").exists()
 
 
+def test_a_run_with_every_w0_is_not_continued_with_another_file(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.safetensors", tmp_path / "run"
+    experiment = tiny(FLAT, f"pretrain.weights={file}")
+    write_tensors(file, view_weights(make_flat(10, value=0.25)))
+    find(experiment, out)
+    write_tensors(file, view_weights(make_flat(10, value=0.5)))
+    with pytest.raises(
+        StorageError, match=rf"began with weights of SHA-256 .* and {file} has .* restore the"
+    ):
+        find(experiment, out)
+    file.unlink()
+    find(experiment, out)
+
+
+def test_a_file_with_nan_becomes_no_w0_and_another_may_take_its_place(tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.safetensors", tmp_path / "run"
+    experiment = tiny(FLAT, f"pretrain.weights={file}")
+    write_tensors(file, view_weights(make_flat(10, value=torch.nan)))
+    with pytest.raises(StorageError, match=rf"{file} must hold finite weights, but 1\.weight has NaN"):
+        find(experiment, out)
+    assert names_in(out) == {".lock"}
+    write_tensors(file, view_weights(make_flat(10, value=0.5)))
+    find(experiment, out)
+    assert w0_of(out)["1.weight"].unique().tolist() == [0.5]
+
+
 def test_a_damaged_w0_is_refused(tmp_path: Path) -> None:
     find(tiny(FLAT, "pretrain.epochs=0"), tmp_path)
     file = tmp_path / "seed-1" / "w0.safetensors"

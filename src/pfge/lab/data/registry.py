@@ -1,5 +1,6 @@
 """Data sets by name."""
 
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from pfge.lab.data.readers.idx import FASHION_MNIST, MNIST, IdxData, load_idx
 from pfge.lab.data.readers.mnist1d import load_mnist1d
 from pfge.lab.data.readers.tables import load_breast_cancer, load_diabetes
 from pfge.lab.data.splits import Splits, split
-from pfge.lab.user_functions import import_function
+from pfge.lab.user_functions import import_function, in_one_line, is_out_of_memory
 from pfge.tasks import Regression, Task
 from pfge.tasks.manifest import DEFAULT_TASK
 
@@ -181,7 +182,20 @@ def _call(name: str, workers: int) -> Splits:
         function = import_function(name, "data")
     except ValueError as error:
         raise DataError(str(error)) from error
-    made = function()
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise DataError(
+            f"data {name!r} must be a function that needs no argument, but {error}; give arguments defaults"
+        ) from error
+    try:
+        made = function()
+    except (ValueError, OSError):
+        raise  # these say what to do
+    except Exception as error:  # it is the user's code
+        if is_out_of_memory(error):
+            raise
+        raise DataError(f"data {name!r} cannot be made: {in_one_line(error)}; correct its code") from error
     match made:
         case Splits():
             return made

@@ -78,6 +78,11 @@ def split(
             f"validation must be a number of images from 0 to {total - 1}, or a fraction from 0.0 to "
             f"below 1.0, got {validation!r}"
         )
+    if wanted == 0 and validation:
+        raise DataError(
+            f"validation must be 0 or give at least 1 image, got {validation!r} of {total}; give a larger "
+            "share, or a number of images"
+        )
     if wanted == 0:
         return Splits(full_train, full_train.select([]), test, normalization)  # avoids a copy of all images
     held_out, rest = stratified(full_train.labels, wanted, seed)

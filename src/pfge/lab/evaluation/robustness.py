@@ -155,5 +155,5 @@ def _corrupt(session: Session, ensemble: Ensemble, name: str, strength: int, see
 
 
 def _shape(splits: Splits) -> list[int]:
-    ((inputs, _),) = evaluation_batches(splits.test.select([0]), splits.normalization, batch_size=1)
+    inputs, _ = next(iter(evaluation_batches(splits.test, splits.normalization, batch_size=1)))
     return list(inputs.shape[1:])

@@ -46,7 +46,8 @@ class Barrier:
     @property
     def is_high(self) -> bool:
         """Whether the two do not lie in one valley, so that their mean is worse than they are."""
-        return self.middle > (1 + HIGH_BARRIER) * self.ends + 0.05
+        # A loss such as the NLL of a regression may be negative.
+        return self.middle > self.ends + HIGH_BARRIER * abs(self.ends) + 0.05
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ def checkpoint_members(
         read: Returns the weights of each.
 
     Raises:
-        StorageError: One differs from the first in a name or shape, when it is read.
+        StorageError: One differs from the first in a name or shape, or has values that the types of the first
+            cannot hold, when it is read.
     """
     first = {name: tensor.to("meta") for name, tensor in read(paths[0]).items()}
 

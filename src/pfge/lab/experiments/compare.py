@@ -70,7 +70,7 @@ def _open_all(
 ) -> list[Session]:
     """Open a session in each folder; in a new run, optimizers that cannot be made are refused."""
     for experiment, path in experiments:
-        # Before the config is written: with a mistake in it, the folder would refuse the corrected one.
+        # Before the data is read, which may take long.
         if not RunFolder(path).has_begun():
             require_optimizers(experiment)
     sessions = [

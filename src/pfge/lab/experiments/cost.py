@@ -54,7 +54,7 @@ def find_cost(experiment: Experiment, path: Path, reporter: Reporter) -> Cost:
         StorageError: The folder has a run of another config, or of other data.
     """
     folder = RunFolder(path)
-    folder.require_same_config(experiment)
+    folder.require_same_config(experiment, more_seeds=True)
     session = Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
     units = comparison_units(experiment, folder, iterations_per_epoch(session))
     to_run = units_to_run(units)

@@ -17,7 +17,11 @@ from pfge.lab.models.small_conv import small_conv
 from pfge.lab.models.torchvision_models import build_timm, build_torchvision
 from pfge.lab.models.vgg import VGG16
 from pfge.lab.models.wideresnet import WideResNet
-from pfge.lab.user_functions import import_function
+from pfge.lab.user_functions import import_function, in_one_line, is_out_of_memory
+
+
+class ModelBuildError(ValueError):
+    """The code of a model failed while it was built."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
 
     Raises:
         ValueError: The name, a number or an option is not one the model can be built with.
+        ModelBuildError: The code of the model failed.
     """
     for quantity, value in (("classes", classes), ("channels", channels)):
         if value is not None and value < 1:
@@ -93,12 +98,13 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
         ) from error
     try:
         model = build(**taken, **options)
-    except (ValueError, RuntimeError):
-        raise  # the first says what to do, and by the second a caller knows that a model reads its weights
+    except ValueError:
+        raise  # it says what to do
     except Exception as error:  # it may be the user's code
-        reason = next(iter(str(error).splitlines()), "")
-        raise ValueError(
-            f"model {name!r} cannot be built: {type(error).__name__}: {reason}; correct its code or options"
+        if is_out_of_memory(error):
+            raise
+        raise ModelBuildError(
+            f"model {name!r} cannot be built: {in_one_line(error)}; correct its code or options"
         ) from error
     if not isinstance(model, nn.Module):
         raise ValueError(

@@ -3,9 +3,11 @@
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,7 @@ class RunFolder:
         connectivity: The file of curves between members, one per line.
         formats: The file of ensembles in storage formats, one per line.
         units: The folder of what tells about units of work while the run is not finished.
+        logs: The folder of loss and rates along each path.
     """
 
     def __init__(self, path: Path):
@@ -66,6 +69,7 @@ class RunFolder:
         self.connectivity = path / "connectivity.jsonl"
         self.formats = path / "formats.jsonl"
         self.units = path / "units"
+        self.logs = path / "logs"
 
     @classmethod
     def of_ensemble(cls, path: Path) -> "RunFolder | None":
@@ -140,17 +144,40 @@ class RunFolder:
         """Return whether a process has opened the folder."""
         return is_locked(self.path / LOCK)
 
-    def require_same_config(self, experiment: Experiment) -> None:
-        """Raise a StorageError if the folder has a run whose results another config gave."""
-        if self.config.exists() and (differing := differences(load_experiment(self.config), experiment)):
+    def require_same_config(self, experiment: Experiment, *, more_seeds: bool = False) -> None:
+        """Raise a StorageError if the folder has a run whose results another config gave.
+
+        Args:
+            experiment: The config.
+            more_seeds: Whether it may have seeds that the run does not have yet.
+        """
+        if not self.config.exists():
+            return
+        kept = load_experiment(self.config)
+        if more_seeds and set(kept.seeds) <= set(experiment.seeds):
+            kept = replace(kept, seeds=experiment.seeds)
+        if differing := differences(kept, experiment):
             raise StorageError(
                 f"{self.path} was made with another config, where this one has {'; '.join(differing[:3])}; "
                 "run it with the same config, or give another --out"
             )
 
+    def keep_seeds(self, experiment: Experiment) -> None:
+        """Write the seeds of an experiment to the config of the run, which may have fewer."""
+        kept = load_experiment(self.config)
+        if kept.seeds != experiment.seeds:
+            write_text(self.config, seal_toml(to_toml(replace(kept, seeds=experiment.seeds))))
+
     @contextmanager
-    def opened(self, experiment: Experiment) -> Iterator[None]:
+    def opened(self, experiment: Experiment, *, more_seeds: bool = False) -> Iterator[None]:
         """Lock the folder for this process, and remove what killed processes left in it.
+
+        If an error ends a new run before it has made anything, the folder is empty again, so that the
+        corrected config is not refused.
+
+        Args:
+            experiment: The config.
+            more_seeds: Whether it may have seeds that the run does not have yet; `keep_seeds` writes them.
 
         Raises:
             StorageError: Another process holds it, it was made with another config, or part of it is a link.
@@ -159,13 +186,32 @@ class RunFolder:
         self._make()
         message = f"{self.path} is in use by another process; wait for it, or give another --out"
         with hold_lock(self.path / LOCK, message):
+            is_new = not self.config.exists()
+            self.require_same_config(experiment, more_seeds=more_seeds)
             self._describe(experiment)
             remove_leftovers(self.path)
             for file in self._files_of_lines():
                 forget_lines(file)
             for folder in self._seeds():
                 remove_leftovers(folder, below=True)
-            yield
+            try:
+                yield
+            except (Exception, KeyboardInterrupt):
+                if is_new and not self._has_made_anything():
+                    self._empty()
+                raise
+
+    def _has_made_anything(self) -> bool:
+        """Return whether a seed has a file, or a job of a cluster may still write one."""
+        files = [below for seed in self._seeds() for below in seed.rglob("*") if not below.is_dir()]
+        return bool(files) or any(map(is_locked, self.units.glob("*.lock")))
+
+    def _empty(self) -> None:
+        for folder in (*self._seeds(), self.units, self.logs):
+            shutil.rmtree(folder, ignore_errors=True)
+        # The config last: without it, the other files would be refused as those of a stranger.
+        for file in (self.data, self.weights, self.environment, self.config):
+            file.unlink(missing_ok=True)
 
     def _files_of_lines(self) -> list[Path]:
         return [self.results, self.connectivity, self.formats]
@@ -200,10 +246,8 @@ class RunFolder:
             ) from None
 
     def _describe(self, experiment: Experiment) -> None:
-        self.require_same_config(experiment)
-        if (
-            not self.results.exists()
-        ):  # w0 may come from another command; the environment describes the results
+        # w0 may come from another command; the environment describes the results.
+        if not self.results.exists():
             write_json(self.environment, describe_environment())
         if not self.config.exists():
             write_text(self.config, seal_toml(to_toml(experiment)))

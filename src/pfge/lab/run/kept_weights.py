@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pfge.lab.run.folder import RunFolder
-from pfge.storage.files import StorageError, read_json_object, write_json
+from pfge.storage.files import StorageError, checksum, read_json_object, write_json
 
 
 def keep_weights(folder: RunFolder, path: Path, sha256: str) -> None:
@@ -22,3 +22,10 @@ def require_same_weights(folder: RunFolder, path: Path, sha256: str) -> None:
             f"{folder.path} began with weights of SHA-256 {kept}, and {path} has {sha256}; restore the file, "
             "or give another --out for a new run"
         )
+
+
+def require_unchanged_weights(folder: RunFolder, setting: str) -> None:
+    """Raise a StorageError if the file of pretrain.weights is there, and the run began with another."""
+    path = Path(setting).expanduser()
+    if setting and folder.weights.exists() and path.is_file():
+        require_same_weights(folder, path, checksum(path))

@@ -18,6 +18,7 @@ def require_fitting_model(session: "Session") -> None:
     """Call the model on an image, so that errors appear before the long work starts."""
     with torch.random.fork_rng(), torch.no_grad():
         model = session.build_model().eval()
+        _require_trained_parameters(session, model)
         methods = [METHODS[base_of(row)] for row in session.experiment.ensemble.methods]
         augmented = [method.name for method in methods if method.path == "augmented"]
         if augmented and session.splits.normalization is None:
@@ -43,6 +44,15 @@ def require_fitting_model(session: "Session") -> None:
                 f"{session.experiment.data.name!r} must fit the task {session.task}: {_first_line(error)}; "
                 "choose another by task.name"
             ) from None
+
+
+def _require_trained_parameters(session: "Session", model: nn.Module) -> None:
+    parameters = [*model.parameters()]
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise ConfigError(
+            f"model.name = {session.experiment.model.name!r} must have parameters to train, got "
+            f"{len(parameters)} of which all are frozen; leave requires_grad of some of them True"
+        )
 
 
 def _call(session: "Session", model: nn.Module, inputs: Any) -> Any:

@@ -10,6 +10,7 @@ from pfge.lab.config.schema import ConfigError, EngineSettings, Experiment
 from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.kept_data import keep_fingerprint
+from pfge.lab.run.kept_weights import require_unchanged_weights
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session.session import Session
 
@@ -19,16 +20,19 @@ def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iter
     """Set up an experiment in a run folder, which is locked while the context lasts.
 
     Raises:
+        StorageError: The run was made with another config, other data or another file of weights.
         ConfigError: This is a worker that starts, and the script that it imports calls this at once.
     """
     _require_a_guard(experiment.engine.launcher)
     works_here = experiment.engine.chosen_launcher.is_this_process
     engine = Engine(experiment.engine if works_here else EngineSettings(accelerator="cpu"))
     folder = RunFolder(path)
-    with folder.opened(experiment) if engine.is_first else nullcontext():
+    with folder.opened(experiment, more_seeds=True) if engine.is_first else nullcontext():
         engine.wait_for_all()
+        # Where w0 is in the run already, nothing else would read the file.
+        require_unchanged_weights(folder, experiment.pretrain.weights)
         session = Session.set_up(experiment, folder, engine, reporter)
-        engine.first_does(lambda: keep_fingerprint(folder, session.splits))
+        engine.first_does(lambda: _keep(session))
         yield session
 
 
@@ -49,6 +53,12 @@ def open_run(
     with folder.opened(experiment):
         experiment = experiment.on_one_device()
         yield Session.set_up(experiment, folder, Engine(experiment.engine), reporter)
+
+
+def _keep(session: Session) -> None:
+    """Write what the run is of, after all of it was checked."""
+    session.folder.keep_seeds(session.experiment)
+    keep_fingerprint(session.folder, session.splits)
 
 
 def _require_a_guard(launcher: str) -> None:

@@ -136,7 +136,7 @@ class Session:
         """Return the log of a path's loss and rates, if the experiment has one."""
         if not self.engine.is_first:
             return None
-        return open_log(self.experiment.engine.logger, self.folder.path / "logs", work)
+        return open_log(self.experiment.engine.logger, self.folder.logs, work)
 
     def first_inputs(self, count: int) -> Any:
         """Return the first test images as inputs, [N, C, H, W], or what other data has for inputs."""
@@ -144,11 +144,11 @@ class Session:
 
     def first_batch(self, count: int) -> Batch:
         """Return the first test images as inputs, and their targets."""
-        chosen = self.splits.test.select(range(min(count, len(self.splits.test))))
-        (batch,) = evaluation_batches(
-            chosen, self.splits.normalization, batch_size=count, device=self.engine.device
+        # Of all test images, as one that cannot be read is replaced by another.
+        batches = evaluation_batches(
+            self.splits.test, self.splits.normalization, batch_size=count, device=self.engine.device
         )
-        return batch
+        return next(iter(batches))
 
     def build_seeded_model(self, seed: int, **options: Any) -> nn.Module:
         """Return a new model whose initial weights depend on the seed."""
@@ -207,7 +207,8 @@ class Session:
         if ensemble.task != self.task:
             raise StorageError(
                 f"{path} has the task {ensemble.task}, and the experiment {self.task}; "
-                "give the config of its run, or set task.name and task.options"
+                "give the config of its run, set task.name and task.options, or make it again by pfge pool "
+                "--config"
             )
         return ensemble
 

@@ -67,14 +67,18 @@ def average_checkpoints(
         on_file: Called with how many are done.
 
     Raises:
-        StorageError: One cannot be read, or differs from the first in a name or shape.
+        StorageError: One cannot be read, differs from the first in a name or shape, or has values that the
+            types of the first cannot hold.
     """
     if not paths:
         raise ValueError("averaging needs at least one checkpoint, got none")
-    mean = RunningMean(read(paths[0]), counted=True)
+    first = read(paths[0])
+    types = {name: tensor.to("meta") for name, tensor in first.items()}
+    mean = RunningMean(first, counted=True)
+    del first
     for number, path in enumerate(paths[1:], 2):
         weights = read(path)
-        require_like_first(mean.wide(), weights, paths[0], path)
+        require_like_first(types, weights, paths[0], path)
         mean.add(weights)
         del weights  # before the next one is read
         if on_file is not None:
@@ -83,11 +87,18 @@ def average_checkpoints(
 
 
 def require_like_first(first: Weights, other: Weights, first_path: Path, path: Path) -> None:
-    """Raise a StorageError unless two checkpoints have the same names and shapes."""
+    """Raise a StorageError unless a checkpoint has the names and shapes of the first, and fits its types."""
     try:
         require_same_layout(first, other, str(first_path), str(path))
     except ValueError as error:
         raise StorageError(f"checkpoints must be of one architecture, but {error}") from None
+    for name, tensor in other.items():
+        kind = first[name].dtype
+        if tensor.dtype != kind and is_averaged(first[name]) and not tensor.to(kind).isfinite().all():
+            raise StorageError(
+                f"{path} must fit the types of {first_path}, but {name} has a value too large for {kind}; "
+                "give a float32 checkpoint first"
+            )
 
 
 def _read_folder(folder: Path) -> Weights:

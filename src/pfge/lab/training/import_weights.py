@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pfge.finite import find_non_finite
 from pfge.lab.models.new_head import describe_new_head, other_head
 from pfge.storage.files import StorageError, read_tensors
-from pfge.weights import Weights, is_averaged, load_weights, view_weights
+from pfge.weights import Weights, is_averaged, load_weights, require_same_layout, view_weights
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".th", ".ckpt", ".bin")
-WRAPPED_UNDER = ("state_dict", "model")
+WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
 PREFIXES = ("module.", "_orig_mod.")
 AVERAGED_COUNTER = "n_averaged"
 MOST_TIMES = 8
@@ -28,8 +29,9 @@ def load_start_weights(model: nn.Module, path: Path, classes: int | None = None)
     These are a head of another number of classes than the model's; a warning names them. Everything else
     must fit.
 
-    Plain state dicts, and those under `state_dict` or `model`, are understood; the prefixes of DDP and
-    torch.compile are removed; old checkpoints may lack BatchNorm's batch counters.
+    Plain state dicts, and those under `state_dict`, `model_state_dict` or `model`, are understood; the
+    prefixes of DDP and torch.compile, and one of a trainer's own, are removed; old checkpoints may lack
+    BatchNorm's batch counters.
 
     Args:
         model: What to fill.
@@ -37,19 +39,22 @@ def load_start_weights(model: nn.Module, path: Path, classes: int | None = None)
         classes: How many the model has; None if it has none, so that nothing is left out.
 
     Raises:
-        StorageError: The file cannot be read or does not fit; the message lists names.
+        StorageError: The file cannot be read, does not fit or has NaN; the message lists names.
     """
-    weights = read_start_weights(path)
     live = view_weights(model)
+    weights = without_outer_modules(read_start_weights(path), live, path)
     head = other_head(weights, live, classes) if classes else []
     if head:
         trained = len(weights[head[0]])
         weights |= {name: live[name] for name in head}
         warnings.warn(describe_new_head(str(path), head, trained, classes or 0), stacklevel=2)
-    try:
-        load_weights(model, fit_to_model(weights, model, path))
-    except ValueError as error:
-        raise StorageError(f"{path} does not fit the model: {error}") from None
+    # Masks of attention have infinities by design.
+    finite = {name: tensor for name, tensor in live.items() if tensor.isfinite().all()}
+    load_weights(model, fit_to_model(weights, model, path))
+    if (bad := find_non_finite(finite)) is not None:
+        raise StorageError(
+            f"{path} must hold finite weights, but {bad} has NaN or infinity; give another file"
+        )
     return head
 
 
@@ -62,15 +67,21 @@ def fit_to_model(weights: Weights, model: nn.Module, path: Path) -> Weights:
         path: The checkpoint, for the error.
 
     Raises:
-        StorageError: Whole numbers stand where the model has weights, or the other way around.
+        StorageError: Names or shapes differ, or whole numbers stand where the model has weights, or the other
+            way around.
     """
     live, names = view_weights(model), model.state_dict().keys()
+    weights = without_outer_modules(weights, live, path)
     # Of a tensor with two names, the first one fills both.
     fitted = {name: tensor for name, tensor in weights.items() if name in live or name not in names}
     for name, tensor in live.items():
         if name.endswith(".num_batches_tracked"):
             fitted.setdefault(name, torch.zeros_like(tensor))
-    for name in live.keys() & fitted:
+    try:
+        require_same_layout(live, fitted, "the model", "the weights")
+    except ValueError as error:
+        raise StorageError(f"{path} does not fit the model: {error}") from None
+    for name in live:
         if is_averaged(live[name]) != is_averaged(fitted[name]):
             raise StorageError(
                 f"{path} does not fit the model: {name} is of {live[name].dtype} there and of "
@@ -139,6 +150,35 @@ def without_wrappers(weights: Weights, path: Path) -> Weights:
             "of the model before torch.compile"
         )
     return found
+
+
+def without_outer_modules(weights: Weights, live: Weights, path: Path) -> Weights:
+    """Return a checkpoint's tensors under the names of a model that is a part of what was saved.
+
+    A LightningModule has its model under a name of its own, such as `net`. What lies beside the model, such
+    as the weights of a loss, is left out. Nothing changes if any tensor has a name of the model already.
+
+    Args:
+        weights: Those of the checkpoint.
+        live: Those of the model.
+        path: The checkpoint, for the error.
+
+    Raises:
+        StorageError: Several parts of it have all the names of the model.
+    """
+    names = [name for name in live if not name.endswith(".num_batches_tracked")]
+    if not names or live.keys() & weights.keys():
+        return weights
+    found = [name.removesuffix(names[0]) for name in weights if name.endswith(f".{names[0]}")]
+    prefixes = [prefix for prefix in found if all(prefix + name in weights for name in names)]
+    if len(prefixes) > 1:
+        raise StorageError(
+            f"{path} must hold the model once, but has its tensors under {', '.join(prefixes)}; save the one "
+            "to use alone"
+        )
+    if not prefixes:
+        return weights
+    return {name.removeprefix(prefixes[0]): t for name, t in weights.items() if name.startswith(prefixes[0])}
 
 
 def _common_prefix(names: Collection[str]) -> str:

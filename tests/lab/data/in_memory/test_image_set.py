@@ -72,6 +72,13 @@ def test_a_std_of_zero_is_refused():
         Normalization((0.5,), (0.0,))
 
 
+@pytest.mark.parametrize(("mean", "std"), [(125.3, 0.25), (0.5, 63.0), (-0.1, 0.25)])
+def test_a_normalization_of_pixels_up_to_255_is_refused(mean: float, std: float):
+    message = rf"are of pixels from 0 to 1, got \({mean},\) and \({std},\); divide them by 255"
+    with pytest.raises(DataError, match=message):
+        Normalization((mean,), (std,))
+
+
 def test_a_normalization_for_other_channels_is_refused():
     with pytest.raises(DataError, match="1 channels, the images 3"):
         Normalization((0.5,), (0.5,))(random_images(1).images)

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,24 @@ def test_class_folders_alone_give_a_fixed_fifth_to_the_test_part(tmp_path: Path)
     splits = load_folders(tmp_path, size=8)
     assert torch.bincount(splits.train.labels).tolist() == [8, 4]
     assert torch.bincount(splits.test.labels).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "parts", [("Testing", "Training"), ("Train", "test"), ("test", "train", "validation")], ids="/".join
+)
+@pytest.mark.parametrize("load", [load_folders, stream_folders])
+def test_parts_of_other_names_are_refused(tmp_path: Path, parts: tuple[str, ...], load: Any):
+    for part in parts:
+        write_pictures(tmp_path / part / "a", 1)
+    message = rf"must be called train, val and test, got {', '.join(parts)}; rename them"
+    with pytest.raises(DataError, match=message):
+        load(tmp_path, size=8)
+
+
+def test_a_class_may_be_called_as_a_part(tmp_path: Path):
+    for name in ("valid", "invalid"):
+        write_pictures(tmp_path / name, 5)
+    assert load_folders(tmp_path, size=8).train.class_names == ("invalid", "valid")
 
 
 def test_a_train_folder_without_another_is_refused(tmp_path: Path):

@@ -90,6 +90,10 @@ class Normalization:
             raise DataError(f"mean and std need one value per channel each, got {self.mean} and {self.std}")
         if min(self.std) <= 0:
             raise DataError(f"std must be positive, got {self.std}")
+        if min(self.mean) < 0 or max(self.mean) > 1 or max(self.std) > 1:
+            raise DataError(
+                f"mean and std are of pixels from 0 to 1, got {self.mean} and {self.std}; divide them by 255"
+            )
 
     @classmethod
     def measure(cls, images: Tensor) -> "Normalization":

@@ -22,6 +22,8 @@ from pfge.lab.data.splits import Splits, stratified
 
 _SPLIT_SEED = 0
 _NAMED = 5
+_PARTS = ("train", "val", "test")
+_LIKE_PARTS = (*_PARTS, "training", "valid", "validation", "testing")
 
 
 def load_folders(path: Path, *, size: int) -> Splits:
@@ -91,6 +93,7 @@ def _read(files: PictureFiles, size: int, index: int) -> Tensor | None:
 
 
 def _parts(path: Path) -> tuple[PictureFiles, PictureFiles, PictureFiles]:
+    _refuse_other_names_of_parts(path)
     if not (path / "train").is_dir():
         everything = find_pictures(path)
         test, train = stratified(everything.labels, len(everything) // 5, _SPLIT_SEED)
@@ -102,6 +105,17 @@ def _parts(path: Path) -> tuple[PictureFiles, PictureFiles, PictureFiles]:
     for other in others:
         check_same_classes(train_files, other)
     return train_files, others[0] if len(others) == 2 else train_files.select([]), others[-1]
+
+
+def _refuse_other_names_of_parts(path: Path) -> None:
+    """Refuse parts that would be taken for classes, or not be used at all."""
+    folders = [entry.name for entry in path.iterdir() if entry.is_dir()] if path.is_dir() else []
+    found = sorted(name for name in folders if name.lower() in _LIKE_PARTS)
+    # One alone may be a class, as "valid" beside "invalid".
+    if len(found) > 1 and not set(found) <= set(_PARTS):
+        raise DataError(
+            f"the parts of {path} must be called train, val and test, got {', '.join(found)}; rename them"
+        )
 
 
 def _streamed(parts: tuple[PictureFiles, PictureFiles, PictureFiles], size: int) -> Splits:

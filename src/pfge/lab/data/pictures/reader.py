@@ -16,7 +16,7 @@ from pfge.lab.data.pictures.files import PictureFiles
 from pfge.lab.data.seeding import generator
 from pfge.lab.data.sources import Batch
 
-_UNREADABLE_IN_A_ROW = 100
+_MOST_TRIED = 100  # so that a disk that has gone is noticed soon
 
 Key: TypeAlias = tuple[int, int]  # epoch and index
 _Item: TypeAlias = tuple[Tensor, int, list[str], str]
@@ -26,7 +26,7 @@ _RawBatch: TypeAlias = tuple[Tensor, Tensor, list[list[str]], list[str]]
 class PicturesByKey(Dataset[_Item]):
     """Pixels [H, W, C], label, unreadable files, and why the picture is refused or "", for each key.
 
-    A picture that cannot be read is replaced by the next one.
+    A picture that cannot be read is replaced by the next one of its class.
 
     Args:
         files: Where the pictures are.
@@ -38,19 +38,17 @@ class PicturesByKey(Dataset[_Item]):
         self.files = files
         self.size = size
         self._seed = seed
+        self._of_class: dict[int, Tensor] = {}
 
     def __getitem__(self, key: Key) -> _Item:
         epoch, wanted = key
         corrupt: list[str] = []
-        refusal = ""
-        while len(corrupt) < _UNREADABLE_IN_A_ROW:
-            index = (wanted + len(corrupt)) % len(self.files)
+        for index in self._with_replacements(wanted):
             path = self.files.path(index)
             try:
                 picture = open_picture(path)
             except DataError as error:
-                refusal = str(error)
-                break
+                return self._refused(str(error))
             except Exception:  # decoders raise many types; in each case the file is not usable
                 corrupt.append(str(path))
                 continue
@@ -59,9 +57,27 @@ class PicturesByKey(Dataset[_Item]):
             else:
                 random = generator(self._seed, "picture", epoch, index)
                 pixels = random_resized_crop(picture, size=self.size, generator=random)
-            return pixels, int(self.files.labels[index]), corrupt, refusal
+            return pixels, int(self.files.labels[index]), corrupt, ""
+        label = int(self.files.labels[wanted])
+        name, total = self.files.class_names[label], len(self._of_class[label])
+        return self._refused(
+            f"{len(corrupt)} of {total} pictures of class {name!r} were tried and none could be read, the "
+            f"first is {corrupt[0]}; check that the disk is there and the files are pictures"
+        )
+
+    def _with_replacements(self, index: int) -> Iterator[int]:
+        """Yield a picture, and then those after it of the same class, so that its label stays right."""
+        yield index
+        label = int(self.files.labels[index])
+        if label not in self._of_class:
+            self._of_class[label] = (self.files.labels == label).nonzero().flatten()
+        alike = self._of_class[label]
+        place = int(torch.searchsorted(alike, index))
+        yield from alike.roll(-place)[1:_MOST_TRIED].tolist()
+
+    def _refused(self, reason: str) -> _Item:
         # The main process reports the error: one raised in a worker would arrive as a traceback.
-        return torch.zeros(self.size, self.size, 3, dtype=torch.uint8), 0, corrupt, refusal
+        return torch.zeros(self.size, self.size, 3, dtype=torch.uint8), 0, [], reason
 
 
 class PictureReader:
@@ -108,14 +124,9 @@ class PictureReader:
         return inputs, labels.to(self._delivery.device, non_blocking=True)
 
     def _count(self, corrupt: list[str]) -> None:
-        if len(corrupt) == _UNREADABLE_IN_A_ROW:
-            raise DataError(
-                f"{len(corrupt)} pictures in a row could not be read, the first is {corrupt[0]}; "
-                "check that the disk is there and the files are pictures"
-            )
         if not self.corrupt:
             warnings.warn(
-                f"corrupt picture {corrupt[0]}: the next one takes its place; "
+                f"corrupt picture {corrupt[0]}: the next one of its class takes its place; "
                 "this warning is shown once, all are counted in `corrupt`",
                 DataWarning,
                 stacklevel=3,
