@@ -152,6 +152,47 @@ def test_tied_weights_and_inputs_by_name_or_place(form: Any) -> None:
     assert_same(module(X, torch.ones(20, 4)), ensemble.predict(batch))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tied_weights_stay_packed(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    members = [{"there.weight": torch.randn(4, 4, generator=generator)} for _ in range(3)]
+    ensemble = Ensemble(pack_members(members, 4, PackSettings()), _Tied)
+    batch = {"x": X, "shift": torch.ones(20, 4)}
+    module = ensemble.as_module(form="packed").to(dtype)
+    found = module(**{name: tensor.to(dtype) for name, tensor in batch.items()})
+    assert_same(found, ensemble.predict(batch))
+
+
+class _Twice(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = self.first
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.second(self.first(x).tanh())
+        return logits
+
+
+@pytest.mark.parametrize("form", ["loop", "vmap", "packed"])
+def test_a_layer_under_two_names_predicts_the_same_again(form: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"first.weight": (4, 4), "first.bias": (4,)}
+    members = [{n: torch.randn(s, generator=generator) for n, s in shapes.items()} for _ in range(3)]
+    ensemble = Ensemble(pack_members(members, 4, PackSettings()), _Twice)
+    module = ensemble.as_module(form=form)
+    for _ in range(2):
+        assert_same(module(X), ensemble.predict(X))
+
+
+def test_an_unknown_form_is_refused() -> None:
+    form: Any = "side by side"
+    with pytest.raises(ValueError, match="form must be one of loop, vmap, packed, got 'side by side'"):
+        Ensemble(mlp_members(), make_mlp).as_module(form=form)
+
+
 @pytest.mark.parametrize("form", ["loop", "packed"])
 def test_a_live_model_is_left_as_it_is(form: Any) -> None:
     model = make_mlp()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,8 @@ class EnsembleModule(nn.Module):
         form: Form,
     ):
         super().__init__()
+        if form not in get_args(Form):
+            raise ValueError(f"form must be one of {', '.join(get_args(Form))}, got {form!r}")
         self.model = unwrap(model).eval().requires_grad_(False)
         self.form = form
         self.seconds: dict[str, float] = {}
@@ -74,6 +76,8 @@ class EnsembleModule(nn.Module):
         self._called = (Called(self.model, forward),)
         live = view_weights(self.model)
         names = {canonical_name(name): name for name in _tensors_of(self.model)}
+        # Before tensors are replaced, as those of packed members are no longer one tensor afterwards.
+        self._places = _places_of(self.model)
         self._each: list[str] = []
         self._packed_names: list[str] = []
         if form == "packed":
@@ -135,8 +139,9 @@ class EnsembleModule(nn.Module):
         held = _tensors_of(self.model)
 
         def run(own: Weights) -> Any:
-            weights = {f"model.{name}": tensor for name, tensor in own.items()}
-            return functional_call(self._called[0], weights, inputs, named)
+            weights = {f"model.{place}": own[name] for name in own for place in self._places[name]}
+            # All places of a tensor are named here; torch would not restore a module that has two names.
+            return functional_call(self._called[0], weights, inputs, named, tie_weights=False)
 
         if self.form == "packed":
             types = {name: held[name].dtype for name in self._packed_names}
@@ -232,6 +237,16 @@ class _PackedBuffers(nn.Module):
 def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and buffers by the names that the module itself has for them."""
     return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def _places_of(model: nn.Module) -> dict[str, list[str]]:
+    """Return the names of all places where each tensor is, of which tied weights have several."""
+    places: dict[int, list[str]] = {}
+    for path, module in model.named_modules():
+        for leaf, tensor in (module._parameters | module._buffers).items():
+            if tensor is not None:
+                places.setdefault(id(tensor), []).append(f"{path}.{leaf}" if path else leaf)
+    return {name: places[id(tensor)] for name, tensor in _tensors_of(model).items()}
 
 
 def _stack(members: Sequence[Weights], live: Weights) -> Weights:

@@ -1,7 +1,7 @@
 from collections import UserDict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader
 from pfge import Cascade, Ensemble, StorageError, fit_cascade
 from pfge.calibration import Temperatures
 from pfge.cascade.cascade import CascadePrediction
-from pfge.cascade.fitting import fit_to_answers
+from pfge.cascade.fitted_to import temperatures_digest
+from pfge.cascade.fitting import bind_to, even_places, fit_to_answers
 from pfge.compression import Bits, PackSettings, compress
 from pfge.metrics.functional import accuracy, negative_log_likelihood
 from tests.tasks.cases import CASES
@@ -129,6 +130,25 @@ def test_batches_may_be_pairs_and_dicts_and_an_iterator(ensemble: Ensemble) -> N
     torch.testing.assert_close(other.probabilities, expected)
 
 
+class Pair(NamedTuple):
+    inputs: Tensor
+    weights: Tensor
+
+
+@pytest.mark.parametrize("kind", [Pair, lambda *entries: tuple(entries), lambda *entries: list(entries)])
+def test_later_members_get_batches_of_the_same_type(ensemble: Ensemble, kind: Any) -> None:
+    types = set()
+
+    def forward(model: nn.Module, batch: Any) -> Any:
+        types.add(type(batch))
+        return model(batch[0])
+
+    own = Ensemble(ensemble.members, make_mlp, forward=forward)
+    found = Cascade((0, 1, 2), 0.5).predict(own, kind(X, torch.ones(90)))
+    assert torch.equal(found.evaluated, Cascade((0, 1, 2), 0.5).predict(ensemble, X).evaluated)
+    assert types == {type(kind(X, X))}
+
+
 def test_a_compressed_ensemble_cascades_too(ensemble: Ensemble) -> None:
     packed = compress(ensemble, Bits(8), settings=PackSettings(base_bits=None))
     cascade = Cascade((2, 1, 0), 0.45)
@@ -191,6 +211,12 @@ def test_the_fit_lets_the_threshold_fall_where_that_asks_fewer() -> None:
     found = fit_cascade(ensemble, [EXAMPLES], zeros, max_accuracy_loss=0.0)
     prediction = found.predict(ensemble, EXAMPLES)
     assert (4 * mean_members(prediction), accuracy(prediction.probabilities, zeros)) == (6, 1)
+
+
+def test_places_of_many_numbers_do_not_exceed_the_end() -> None:
+    places = even_places(20_000_004, 100)
+    assert places[[0, -1]].tolist() == [0, 20_000_003]
+    assert even_places(5, 3).tolist() == [0, 2, 4]
 
 
 def test_a_smaller_loss_asks_more_members(ensemble: Ensemble) -> None:
@@ -331,11 +357,45 @@ def test_a_fitted_cascade_is_of_the_members_that_it_was_fitted_to(ensemble: Ense
         loaded.predict(Ensemble(members, make_mlp), X)
 
 
-@pytest.mark.parametrize("members", ["1", "[]"])
-def test_a_digest_is_a_text(members: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fitted_at", [Temperatures(), Temperatures(2.0), CALIBRATED])
+def test_a_fitted_cascade_is_of_the_temperatures_that_it_was_fitted_at(
+    ensemble: Ensemble, fitted_at: Temperatures, tmp_path: Path
+) -> None:
+    fitted = ensemble.with_members(ensemble.members, temperatures=fitted_at)
+    fit_cascade(fitted, BATCHES, Y, max_accuracy_loss=0.05).save(tmp_path / "cascade.json")
+    loaded = Cascade.load(tmp_path / "cascade.json")
+    fitted.save(tmp_path / "same")
+    loaded.predict(Ensemble.load(tmp_path / "same", make_mlp), X)
+    for other in (
+        Temperatures(0.5),
+        replace(CALIBRATED, weights=None),
+        replace(CALIBRATED, members=(0.9, 1.2, 1.6)),
+    ):
+        with pytest.raises(
+            ValueError, match=r"fitted at temperatures with the digest \w{16}, got .* fit a casc"
+        ):
+            loaded.predict(ensemble.with_members(ensemble.members, temperatures=other), X)
+
+
+def test_equal_temperatures_have_one_digest() -> None:
+    plain = temperatures_digest(Temperatures(), 2)
+    assert plain == temperatures_digest(Temperatures(1, members=(1, 1.0)), 2)
+    assert plain != temperatures_digest(Temperatures(weights=(0.5, 0.5)), 2)
+
+
+def test_a_cascade_without_a_digest_of_temperatures_takes_any(ensemble: Ensemble) -> None:
+    fitted = fit_cascade(ensemble, BATCHES, Y, max_accuracy_loss=0.05)
+    older = replace(fitted, temperatures=None)
+    hot = ensemble.with_members(ensemble.members, temperatures=Temperatures(2.0))
+    assert older.predict(hot, X).evaluated.tolist() == transcription(hot, older)[1]
+
+
+@pytest.mark.parametrize("name", ["members", "temperatures"])
+@pytest.mark.parametrize("digest", ["1", "[]"])
+def test_a_digest_is_a_text(name: str, digest: str, tmp_path: Path) -> None:
     (tmp_path / "cascade.json").write_text(
         '{"format": "pfge-cascade", "version": 2, "order": [0], "threshold": 0.75, "rule": "confidence", '
-        f'"members": {members}}}'
+        f'"{name}": {digest}}}'
     )
     with pytest.raises(StorageError, match="must be a cascade"):
         Cascade.load(tmp_path / "cascade.json")
@@ -364,7 +424,7 @@ def test_a_cascade_fitted_to_answers_is_the_one_fitted_to_batches(
 ) -> None:
     ensemble = ensemble.with_members(ensemble.members, temperatures=CALIBRATED)
     fitted = fit_to_answers(ensemble.predict_members(X), Y, CALIBRATED, **loss)
-    assert replace(fitted, members=ensemble.digest) == fit_cascade(ensemble, [X], Y, **loss)
+    assert bind_to(fitted, ensemble) == fit_cascade(ensemble, [X], Y, **loss)
     assert min(fitted.thresholds) < 1
 
 

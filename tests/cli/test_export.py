@@ -159,6 +159,24 @@ def test_a_mistake_is_one_line(
     assert expected_error in refused(capsys, ["predict", str(ensemble), str(digits[0]), *arguments])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected_error"),
+    [
+        (["e.pt2"], "OUT must not end in .pt2 with --format onnx, got e.pt2; give --format torch, or a name"),
+        (["e.ONNX", "--format", "torch"], "OUT must not end in .onnx with --format torch, got e.ONNX; give"),
+        (["."], "OUT must be a file in a folder that exists, got .; make the folder, or give another file"),
+        (
+            ["nowhere/e.onnx"],
+            "OUT must be a file in a folder that exists, got nowhere/e.onnx; make the folder",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_exported_to_is_refused_before_the_ensemble_is_read(
+    capsys: Captured, arguments: list[str], expected_error: str
+) -> None:
+    assert expected_error in refused(capsys, ["export", "no-ensemble", *arguments])
+
+
 def test_an_ensemble_in_no_run_needs_a_config(ensemble: Path, digits: list[Path], capsys: Captured) -> None:
     Ensemble.load(ensemble, small_conv).save("mine")
     assert "its data and model are not known" in refused(capsys, ["predict", "mine", str(digits[0])])

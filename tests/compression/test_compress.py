@@ -1,4 +1,5 @@
 import re
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from pfge import PFGE, Ensemble
+from pfge.calibration import Temperatures
 from pfge.compression import Bits, Budget, Distillation, MaxLoss, compress, distil
 from pfge.compression.quality import Judge, Quality
 from pfge.compression.rate_distortion import Choices, Ladder
@@ -102,6 +104,26 @@ def test_a_budget_of_files_is_kept_and_used(tmp_path: Path) -> None:
         compress(ensemble, Budget(500, files=True))
 
 
+def test_fewer_members_than_components_of_a_budget_are_saved_and_loaded(tmp_path: Path) -> None:
+    found = compress(Ensemble(close_members(4), make_mlp), Budget(500))
+    assert isinstance(found.members, PackedMembers)
+    assert len(found.members.tensors["0.weight"].each) == 3
+    last = found.last(2)
+    last.save(tmp_path)
+    loaded = Ensemble.load(tmp_path, make_mlp)
+    assert torch.equal(loaded.predict_batches(VALIDATION), last.predict_batches(VALIDATION))
+
+
+def test_the_least_budget_of_files_is_that_of_the_smallest_plan() -> None:
+    ensemble, settings = Ensemble(close_members(), make_mlp), PackSettings()
+    smallest = compress(ensemble, Bits(1), settings=settings)
+    least = smallest.file_bytes()
+    assert least > 1.5 * smallest.nbytes  # much of such small files is no tensors
+    assert compress(ensemble, Budget(least, files=True), settings=settings).file_bytes() == least
+    with pytest.raises(ValueError, match=f"budget must be at least {least} bytes"):
+        compress(ensemble, Budget(least - 1, files=True), settings=settings)
+
+
 def test_a_budget_without_settings_is_used_better_than_with_any(ensemble: Ensemble) -> None:
     budget = compress(ensemble, Bits(2), settings=PackSettings(small_bits=16)).nbytes
     fixed = compress(ensemble, Budget(budget), settings=PackSettings(small_bits=16), validation=VALIDATION)
@@ -190,6 +212,53 @@ def test_fresh_batch_norm_is_kept_only_where_it_helps(ensemble: Ensemble) -> Non
     assert divergence(ensemble, found) == divergence(ensemble, plain)
 
 
+def test_fresh_batch_norm_is_judged_and_kept_with_the_temperatures(ensemble: Ensemble) -> None:
+    hot = ensemble.with_members(ensemble.members, temperatures=Temperatures(1.3))
+    plain = compress(hot, Bits(1))
+    fresh = plain.with_fresh_batch_norm(TRAINING)
+    expected = plain.with_members(fresh.members, temperatures=hot.temperatures)
+    assert divergence(hot, expected) < divergence(hot, plain) < divergence(hot, fresh)
+    found = compress(hot, Bits(1), validation=VALIDATION, refresh=TRAINING)
+    assert found.temperatures == Temperatures(1.3)
+    assert divergence(hot, found) == divergence(hot, expected)
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_fresh_batch_norm_that_does_not_fit_the_budget_is_not_kept(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch, files: bool
+) -> None:
+    members = [dict(member) for member in ensemble.members]
+    for member in members:  # the same statistics are stored once, fresh ones for each member
+        member |= {name: members[0][name] for name in ("1.running_mean", "1.running_var")}
+    same = Ensemble(members, make_mlp)
+    plain = compress(same, Bits(1))
+    budget = Budget(plain.file_bytes() if files else plain.nbytes, files=files)
+    fresh = plain.with_fresh_batch_norm(TRAINING)
+    assert (fresh.file_bytes() if files else fresh.nbytes) > budget.bytes
+
+    def measure(_: Judge, made: Ensemble) -> Quality:
+        return Quality(0.4 if made.nbytes > plain.nbytes else 0.5, None)  # fresh statistics are better
+
+    monkeypatch.setattr(Judge, "measure", measure)
+    found = compress(same, budget, settings=PackSettings(), validation=VALIDATION, refresh=TRAINING)
+    assert found.nbytes == plain.nbytes
+    assert_same_weights(found.members[7], plain.members[7])
+
+
+def test_distillation_that_does_not_fit_the_budget_is_not_kept(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = compress(ensemble, Bits(1))
+    better = compress(ensemble, Bits(2))
+    monkeypatch.setattr(import_module("pfge.compression.compress"), "distil", lambda *_: better)
+    message = f"after which it takes {better.nbytes:,} bytes, more than the budget of {plain.nbytes:,}"
+    with pytest.warns(UserWarning, match=message):
+        found = compress(
+            ensemble, Budget(plain.nbytes), settings=PackSettings(), validation=VALIDATION, distil=TRAINING
+        )
+    assert_same_weights(found.members[0], plain.members[0])
+
+
 def test_members_that_are_not_close_are_warned_about() -> None:
     # Two members w and -w: their mean is 0, and infinitely far in its own lengths.
     members = [{"weight": sign * torch.ones(2, 64)} for sign in (1, -1)]
@@ -234,7 +303,7 @@ def test_that_warning_says_how_the_bytes_compare() -> None:
         (
             Bits(3),
             {"distil": [], "validation": VALIDATION},
-            "distillation needs batches of training inputs, got none",
+            "batches ended before the last iteration; pass a DataLoader",
         ),
         (
             MaxLoss(nll_increase=0.1),

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pfge.packed import PackedMembers, pack_members
 from pfge.packed.quantization import Quantized
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 from pfge.storage.files import StorageError
+from pfge.weights import copy_weights, view_weights
 from tests.packed.test_packed_members import close_members
 from tests.tasks.cases import CASES
 from tests.toys import assert_same_weights, make_batch, make_mlp
@@ -153,7 +155,7 @@ def test_the_loss_is_the_divergence(case: Any) -> None:
 
 
 def test_bad_input_is_refused(ensemble: Ensemble, packed: Ensemble) -> None:
-    with pytest.raises(ValueError, match="distillation needs batches of training inputs, got none"):
+    with pytest.raises(ValueError, match="batches ended before the last iteration; pass a DataLoader"):
         distil(ensemble, packed, [])
     with pytest.raises(ValueError, match="got an iterator, which is read only once"):
         distil(ensemble, packed, iter(TRAINING))
@@ -165,3 +167,57 @@ def test_bad_input_is_refused(ensemble: Ensemble, packed: Ensemble) -> None:
         Distillation(iterations=0)
     with pytest.raises(ValueError, match="rate must be above 0 and finite, got nan"):
         Distillation(rate=float("nan"))
+
+
+def test_an_error_of_the_data_is_raised_as_it_is(ensemble: Ensemble, packed: Ensemble) -> None:
+    class Broken:
+        def __iter__(self) -> Iterator[Any]:
+            yield TRAINING[0]
+            raise ValueError("image 7 is no picture")
+
+    with pytest.raises(ValueError, match="image 7 is no picture"):
+        distil(ensemble, packed, Broken(), FEW)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("small_bits", [8, 16, 32])
+def test_distilled_tensors_keep_their_types_and_bytes(dtype: torch.dtype, small_bits: int) -> None:
+    models = [make_mlp(seed).to(dtype) for seed in range(2)]
+    members = [copy_weights(view_weights(model)) for model in models]
+    ensemble = Ensemble(members, lambda: make_mlp().to(dtype))
+    packed = ensemble.with_members(pack_members(members, 1, PackSettings(small_bits=small_bits)))
+    made = distil(ensemble, packed, [TRAINING[0][0].to(dtype)], Distillation(iterations=2))
+    assert not torch.equal(made.members[0]["4.bias"], packed.members[0]["4.bias"])
+    for name, tensor in made.members[0].items():
+        assert tensor.dtype == members[0][name].dtype
+    assert made.nbytes == packed.nbytes
+
+
+class Complex(torch.nn.Module):
+    """A layer whose outputs are turned by complex numbers of absolute value about 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        self.turn = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.layer(x) * self.turn).real
+
+
+def test_complex_numbers_stay_in_distillation() -> None:
+    generator = torch.Generator().manual_seed(0)
+    members = [
+        {
+            "layer.weight": torch.randn(3, 4, generator=generator),
+            "layer.bias": torch.randn(3, generator=generator),
+            "turn": torch.randn(3, dtype=torch.complex64, generator=generator),
+        }
+        for _ in range(2)
+    ]
+    ensemble = Ensemble(members, Complex)
+    packed = ensemble.with_members(pack_members(members, 1, PackSettings()))
+    made = distil(ensemble, packed, TRAINING, Distillation(iterations=2))
+    for found, member in zip(made.members, members, strict=True):
+        assert torch.equal(found["turn"], member["turn"])
+        assert not torch.equal(found["layer.bias"], member["layer.bias"])

@@ -456,3 +456,40 @@ def test_the_faster_form_within_a_memory_is_taken(tmp_path: Path) -> None:
     assert small.seconds == {}  # there was nothing to choose
     with pytest.raises(ExportError, match=f"must take at most 100 bytes, got {least:,} of the form"):
         export_onnx(ensemble, tmp_path / "e.onnx", X, form="fastest", memory=100)
+
+
+def test_an_unknown_form_is_refused(tmp_path: Path) -> None:
+    form: Any = "side-by-side"
+    with pytest.raises(
+        ValueError, match="form must be one of loop, side by side and fastest, got 'side-by-side'"
+    ):
+        export_onnx(Ensemble(close_members(2), make_mlp), tmp_path / "e.onnx", X, form=form)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_members_are_exported_in_the_types_of_the_model(is_packed: bool, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    members = [{"weight": 2 * torch.randn(3, 4, generator=generator).half()} for _ in range(2)]
+    ensemble = Ensemble(members, lambda: nn.Linear(4, 3, bias=False))
+    if is_packed:
+        ensemble = ensemble.with_members(pack_members(members, 3, PackSettings()))
+    exported = export_torch(ensemble, tmp_path / "e.pt2", X)
+    assert exported.largest_difference < 1e-6
+    torch.testing.assert_close(answer(exported.path, OTHER), ensemble.predict(OTHER))
+
+
+@pytest.mark.parametrize("part", ["read", "run"])
+def test_a_file_that_torch_cannot_use_is_refused(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no kernel for it")
+
+    class Program:
+        def module(self) -> Callable[..., None]:
+            return fail
+
+    monkeypatch.setattr(torch.export, "load", fail if part == "read" else lambda _: Program())
+    with pytest.raises(ExportError, match=f"as a .pt2 file that torch can {part}: no kernel for it"):
+        export_torch(unusual(torch.tanh), tmp_path / "e.pt2", X)
+    assert not list(tmp_path.iterdir())

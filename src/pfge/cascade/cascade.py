@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pfge.calibration import UNSCALED, Temperatures
+from pfge.cascade.fitted_to import require_fitted_to
 from pfge.ensemble import Ensemble
 from pfge.storage.files import StorageError, json_text, read_json_object, write_json
 from pfge.tasks import Classification, Pool
@@ -45,6 +46,8 @@ class Cascade:
         rule: "confidence" for that alone; "agreement" if all members so far must also name one class.
         members: `Ensemble.digest` of the ensemble that it was fitted to, so that others are refused; any of
             as many members if None.
+        temperatures: A digest of the temperatures that it was fitted at, so that an ensemble which was
+            calibrated again is refused; any if None.
 
     References:
         Wang et al., "Wisdom of Committees: An Overlooked Approach To Faster and More Accurate Models",
@@ -69,6 +72,7 @@ class Cascade:
     threshold: float | Sequence[float]
     rule: str = "confidence"
     members: str | None = None
+    temperatures: str | None = None
 
     def __post_init__(self) -> None:
         if not self.order or sorted(self.order) != list(range(len(self.order))):
@@ -105,11 +109,7 @@ class Cascade:
         require_classification(ensemble.task, "a cascade")
         if len(ensemble) != len(self.order):
             raise ValueError(f"this cascade is of {len(self.order)} members, got {len(ensemble)} of them")
-        if self.members is not None and self.members != ensemble.digest:
-            raise ValueError(
-                f"this cascade was fitted to members with the digest {self.members[:16]}, got an ensemble "
-                f"with {ensemble.digest[:16]}; fit a cascade to this ensemble"
-            )
+        require_fitted_to(ensemble, self.members, self.temperatures)
         stopped: list[tuple[Tensor, Tensor, Tensor]] = []
         predict = ensemble._predictor(self.order[0])
         waiting: list[_Waiting] = []
@@ -179,8 +179,9 @@ class Cascade:
                 "rule": str(rule),
             } as found if name == FORMAT and version in READABLE and _are_numbers(order, threshold):
                 thresholds = tuple(threshold) if isinstance(threshold, list) else threshold
-                if isinstance(members := found.get("members"), str | None):
-                    return cls(tuple(order), thresholds, rule, members)
+                members, temperatures = found.get("members"), found.get("temperatures")
+                if isinstance(members, str | None) and isinstance(temperatures, str | None):
+                    return cls(tuple(order), thresholds, rule, members, temperatures)
         raise StorageError(f"{path} must be a cascade of format {FORMAT!r}, version {VERSION} or older")
 
     def _are_sure(self, mean: Tensor, agreed: Tensor, asked: int) -> Tensor:
@@ -237,6 +238,8 @@ def _select(batch: Any, chosen: Tensor) -> Any:
             return batch[chosen.to(batch.device)]
         case Mapping():  # those of transformers are no dicts
             return {name: _select(value, chosen) for name, value in batch.items()}
+        case tuple() if hasattr(batch, "_fields"):
+            return type(batch)(*(_select(value, chosen) for value in batch))
         case tuple() | list():
-            return [_select(value, chosen) for value in batch]
+            return type(batch)(_select(value, chosen) for value in batch)
     return batch

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pfge.calibration import UNSCALED, Temperatures
 from pfge.cascade.cascade import NEVER, RULES, Cascade
+from pfge.cascade.fitted_to import temperatures_digest
 from pfge.ensemble import Ensemble
 from pfge.forward import require_order_of_targets
 from pfge.metrics.functional import negative_log_likelihood
@@ -77,7 +78,13 @@ def fit_cascade(
         max_accuracy_loss=max_accuracy_loss,
         max_nll_increase=max_nll_increase,
     )
-    return replace(cascade, members=ensemble.digest)
+    return bind_to(cascade, ensemble)
+
+
+def bind_to(cascade: Cascade, ensemble: Ensemble) -> Cascade:
+    """Return a cascade with the digests of the ensemble that it was fitted to, so that others are refused."""
+    temperatures = temperatures_digest(ensemble.temperatures, len(ensemble))
+    return replace(cascade, members=ensemble.digest, temperatures=temperatures)
 
 
 def fit_to_answers(
@@ -133,6 +140,12 @@ def _orders(answers: Tensor, targets: Tensor) -> list[list[int]]:
     return [forwards, forwards[::-1], best_first]
 
 
+def even_places(length: int, count: int) -> Tensor:
+    """Return so many indices of a tensor, from the first to the last, evenly spread."""
+    # Float32 would round the last one beyond the end of more than 2^24 numbers.
+    return torch.linspace(0, length - 1, count, dtype=torch.float64).long()
+
+
 class _Stages:
     """How sure and how good the mean of the first 1, 2, ... members of an order is, [K, N] each."""
 
@@ -154,7 +167,7 @@ class _Stages:
     def confidences(self, count: int) -> list[float]:
         """Return so many confidences that occur, evenly spread, the lowest first."""
         found = self._confidence.flatten().sort().values
-        return sorted(set(found[torch.linspace(0, len(found) - 1, count).long()].tolist()))
+        return sorted(set(found[even_places(len(found), count)].tolist()))
 
     def stop(self, rule: str, thresholds: list[float]) -> Tensor:
         """Return the number of the stage, from 0, at which each example stops, [1, N]."""

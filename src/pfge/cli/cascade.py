@@ -44,9 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Fit the cascade, write it, and print its quality and cost."""
-    from dataclasses import replace
-
-    from pfge.cascade.fitting import fit_to_answers, require_a_loss
+    from pfge.cascade.fitting import bind_to, fit_to_answers, require_a_loss
     from pfge.cli.tables import print_cascade
 
     losses = {
@@ -61,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     ensemble = session.load_ensemble(options.ensemble)
     answers, _ = _predict(session, ensemble, validation, "validation data")
     fitted = fit_to_answers(answers, validation.labels.cpu(), ensemble.temperatures, **losses)
-    cascade = replace(fitted, members=ensemble.digest)
+    cascade = bind_to(fitted, ensemble)
     session.engine.first_does(lambda: cascade.save(out))
     answers, seconds = _predict(session, ensemble, test, "test data")
     if session.engine.is_first:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pfge.lab.data import Normalization
 
 EXAMPLES = 4
-
+SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 
 HELP = "write an ensemble as one file for ONNX Runtime or torch.export"
 DESCRIPTION = f"""
@@ -57,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.format == "torch" and (options.form or options.memory):
         raise ValueError("--form and --memory are of ONNX files, got --format torch; leave them out")
+    _require_file(options.out, options.format)  # before the long work starts
     deployed = open_deployed(options, EXAMPLES)
     ensemble, example = deployed.ensemble, deployed.example
     ensemble.usage = deployed.usage
@@ -84,6 +85,20 @@ def run(options: argparse.Namespace) -> int:
             "that unpacks takes more than packing saves. An ensemble that is not compressed predicts faster."
         )
     return 0
+
+
+def _require_file(out: Path, written: str) -> None:
+    """Refuse a file that cannot be written, or that has the name of the other format."""
+    if out.is_dir() or not out.parent.is_dir():
+        raise ValueError(
+            f"OUT must be a file in a folder that exists, got {out}; make the folder, or give another file"
+        )
+    for other, suffix in SUFFIXES.items():
+        if other != written and out.suffix.lower() == suffix:
+            raise ValueError(
+                f"OUT must not end in {suffix} with --format {written}, got {out}; give --format {other}, or "
+                f"a name that ends in {SUFFIXES[written]}"
+            )
 
 
 def _shape(example: "Tensor | dict[str, Tensor] | tuple[Tensor, ...]") -> str:

@@ -53,11 +53,11 @@ def compress(
             entry of each is its targets if `MaxLoss` has an `nll_increase`. A `Budget` without them relies on
             an estimate of which tensors matter.
         refresh: Training batches over which BatchNorm statistics are recomputed after compression;
-            that is kept if it lowers the KL on the validation batches.
+            that is kept if it lowers the KL on the validation batches and fits the `Budget`.
         distil: Training batches, without need of targets, on which the steps of each packed member are
             trained until it predicts what the original did; that is kept if it lowers the KL on the
-            validation batches, and otherwise there is a warning. With `MaxLoss`, an attempt that loses too
-            much is distilled before it is given up.
+            validation batches and fits the `Budget`, and otherwise there is a warning. With `MaxLoss`, an
+            attempt that loses too much is distilled before it is given up.
         distillation: How long and how fast, and where an interrupted one continues.
         on_attempt: Called with each ensemble whose quality was measured on the way, for progress.
         on_iteration: Called with the iterations of a distillation that are done, those to do, and the
@@ -93,12 +93,14 @@ def compress(
     if isinstance(target, Bits) and settings is None:
         settings = USUAL_SETTINGS
     shared = find_shared(ensemble.members, settings or USUAL_SETTINGS)
-    attempts = _Attempts(ensemble, settings, shared, refresh, distil, distillation, on_attempt, on_iteration)
+    attempts = _Attempts(
+        ensemble, target, settings, shared, refresh, distil, distillation, on_attempt, on_iteration
+    )
     judge = None
     if validation is not None and (trains or not isinstance(target, Bits)):
         with_targets = isinstance(target, MaxLoss) and target.nll_increase is not None
         judge = Judge(ensemble, validation, with_targets=with_targets)
-    packed = attempts.meet(target, judge)
+    packed = attempts.meet(judge)
     if attempts.usual.base_bits is not None:
         _warn_if_far_apart(attempts, packed, attempts.usual.base_bits)
     return packed
@@ -109,6 +111,7 @@ class _Attempts:
     """Compressed ensembles in various forms, each with fresh BatchNorm statistics if those help."""
 
     original: Ensemble
+    target: Target
     settings: PackSettings | None
     shared: Shared
     refresh: Iterable[Any] | None
@@ -141,6 +144,14 @@ class _Attempts:
         except DistillationError as error:
             warnings.warn(f"the ensemble is kept as it was before distillation: {error}", stacklevel=2)
             return found
+        if isinstance(self.target, Budget) and not self.target.allows(made):
+            warnings.warn(
+                f"the ensemble is kept as it was before distillation, after which it takes "
+                f"{self.target.size_of(made):,} bytes, more than the budget of {self.target.bytes:,}; "
+                "raise the budget to keep it",
+                stacklevel=2,
+            )
+            return found
         trained = self._told((made, judge.measure(made)))
         if _loss(trained) < _loss(found):
             return trained
@@ -160,11 +171,15 @@ class _Attempts:
         found = packed, judge.measure(packed)
         if self.refresh is None:
             return found
-        fresh = packed.with_fresh_batch_norm(self.refresh)
+        members = packed.with_fresh_batch_norm(self.refresh).members
+        fresh = packed.with_members(members, temperatures=packed.temperatures)
+        # Statistics that were the same in all members are stored for each of them once they differ.
+        if isinstance(self.target, Budget) and not self.target.allows(fresh):
+            return found
         return min(found, (fresh, judge.measure(fresh)), key=_loss)
 
-    def meet(self, target: Target, judge: Judge | None) -> Ensemble:
-        match target:
+    def meet(self, judge: Judge | None) -> Ensemble:
+        match target := self.target:
             case Bits(delta):
                 if judge is None:
                     return self.pack(delta)

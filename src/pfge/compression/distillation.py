@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import cos, isfinite, pi
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ class Distillation:
 
     Each member is trained alone, on inputs without targets, to minimize the divergence of its predictions
     from those of its original. Only the steps of its deltas change, or its factors of components, and its
-    parameters that are no matrices or filters, such as BatchNorm's and biases. What members share and all
-    codes stay.
+    parameters that are no matrices or filters, such as BatchNorm's and biases. What members share, all codes
+    and complex numbers stay.
 
     Args:
         iterations: Of each member.
@@ -156,12 +157,7 @@ class _Trainer:
             return {}
         free = [part.free for part in parts.values()]
         adam = torch.optim.Adam(free, lr=settings.rate)
-        endless = repeat_batches(batches)
-        for iteration in range(settings.iterations):
-            try:
-                batch = next(endless)
-            except ValueError:
-                raise ValueError("distillation needs batches of training inputs, got none") from None
+        for iteration, batch in enumerate(islice(repeat_batches(batches), settings.iterations)):
             for group in adam.param_groups:
                 group["lr"] = settings.rate_at(iteration)
             with torch.no_grad():
@@ -191,7 +187,7 @@ class _Trainer:
         names = {canonical_name(name): name for name in live}
         parts: dict[str, TrainablePart] = {}
         for name, tensor in members.tensors.items():
-            if tensor.each and name in names:
+            if tensor.each and tensor.dtype.is_floating_point and name in names:
                 parts[name] = part_of(tensor, number, names[name], live[names[name]])
         return parts
 

@@ -79,6 +79,10 @@ class Ladder:
         members: What is packed.
         shared: As from `find_shared`.
         choices: What may be chosen.
+
+    Attributes:
+        smallest: The bytes of the tensors on the first rung.
+        largest: The bytes of the tensors on the last rung.
     """
 
     def __init__(self, members: Sequence[Weights], shared: Shared, choices: Choices):
@@ -91,6 +95,7 @@ class Ladder:
             self._hulls[SMALL] = _lower_hull(points)
         lowest = self.at(0)
         self.smallest = pack_members(members, lowest.forms, lowest.settings, shared).nbytes
+        self.largest = self.smallest + sum(hull[-1].size - hull[0].size for hull in self._hulls.values())
         self._order = self._order_of_upgrades({})
 
     def weighted(self, weights: Mapping[str, float]) -> "Ladder":

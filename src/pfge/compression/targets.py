@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pfge.compression.quality import Quality
+from pfge.ensemble import Ensemble
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,14 @@ class Budget:
 
     bytes: int
     files: bool = False
+
+    def size_of(self, ensemble: Ensemble) -> int:
+        """Return the bytes of an ensemble that count."""
+        return ensemble.file_bytes() if self.files else ensemble.nbytes
+
+    def allows(self, ensemble: Ensemble) -> bool:
+        """Return whether an ensemble takes no more bytes."""
+        return self.size_of(ensemble) <= self.bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,13 +96,14 @@ class _Numbers(TrainablePart):
     def __init__(self, live: str, like: Tensor, tensor: PackedTensor, number: int):
         self._old = tensor.member(number).to(like.device, torch.float32).reshape(-1)
         super().__init__(live, like, len(self._old))
+        self._type = tensor.dtype
         self._unit = self._old.square().mean().sqrt() if len(self._old) else torch.tensor(0.0)
 
     def _numbers(self) -> Tensor:
         return self._old + self._unit * self.free
 
     def found(self) -> Tensor:
-        return self._numbers().detach().cpu().view(self._like.shape)
+        return self._numbers().detach().cpu().to(self._type).view(self._like.shape)
 
 
 def _as(like: Tensor, numbers: Tensor) -> Tensor:

@@ -83,8 +83,9 @@ class EnsembleGraph(nn.Module):
         for number, numbers in enumerate(self._each.numbers):
             self.register_buffer(f"each{number}", numbers)
         self._shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-        tensor_names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-        self._live_names = {name: canonical_name(name) for name in tensor_names}
+        live = dict(model.named_parameters()) | dict(model.named_buffers())
+        self._live_names = {name: canonical_name(name) for name in live}
+        self._live_types = {name: tensor.dtype for name, tensor in live.items()}
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Return the predictions."""
@@ -139,7 +140,8 @@ class EnsembleGraph(nn.Module):
                 components = torch.stack([parts[0][component_of(name, place)] for place in range(count)])
                 numbers.append((factors.view(-1, 1) * components).sum(dim=0))
             total = numbers[0] if len(numbers) == 1 else numbers[0].float() + numbers[1]
-            weights[f"model.{live}"] = total.to(dtype).view(shape)
+            # By way of the members' type, as the ensemble does: a narrower one has rounded them.
+            weights[f"model.{live}"] = total.to(dtype).to(self._live_types[live]).view(shape)
         predictions = self._task.predictions(functional_call(self._called[0], weights, inputs, named))
         if self._calibrates:
             calibration = parts[1][CALIBRATION]

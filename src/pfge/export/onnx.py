@@ -64,6 +64,8 @@ def export_onnx(
         ExportError: No form fits the memory, the model cannot be expressed, ONNX Runtime cannot run it or is
             too old for it, or the file answers otherwise than the ensemble; nothing is written.
     """
+    if form not in (*FORMS, "fastest"):
+        raise ValueError(f"form must be one of {', '.join(FORMS)} and fastest, got {form!r}")
     _require_packages()
     if ensemble.nbytes > LARGEST:
         raise ExportError(

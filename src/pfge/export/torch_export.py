@@ -26,8 +26,8 @@ def export_torch(ensemble: Ensemble, path: str | Path, example: Any, *, axes: Ax
             `{"input_ids": {1: "length"}}`. Inputs by place are called `inputs`, or `inputs_0`, `inputs_1`.
 
     Raises:
-        ExportError: The model cannot be expressed, or the file answers otherwise than the ensemble;
-            nothing is written.
+        ExportError: The model cannot be expressed, torch cannot run the file, or it answers otherwise than
+            the ensemble; nothing is written.
     """
     ensemble = ensemble.to("cpu")
     inputs = ExampleInputs.of(ensemble, example, axes)
@@ -41,11 +41,11 @@ def export_torch(ensemble: Ensemble, path: str | Path, example: Any, *, axes: Ax
 
 
 def _read(file: Path) -> Callable[[ExampleInputs], Tensor]:
-    with file.open("rb") as opened:
+    with exporting("a .pt2 file that torch can read"), file.open("rb") as opened:
         module = torch.export.load(opened).module()
 
     def answer(inputs: ExampleInputs) -> Tensor:
-        with torch.no_grad():
+        with exporting("a .pt2 file that torch can run"), torch.no_grad():
             found: Tensor = module(*inputs.by_place, **inputs.by_name)
         return found
 

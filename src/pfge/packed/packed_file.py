@@ -246,7 +246,8 @@ def _take_each(
 ) -> tuple[tuple[Stored, ...], Tensor | None]:
     """Return what members add, or components and their mix."""
     match spec:
-        case ["float16" as kind, *components] if 0 < len(components) <= length and None not in components:
+        # Members may be fewer than components: some of the ensemble's may have been left out.
+        case ["float16" as kind, *components] if components and None not in components:
             parts = tuple(streams.take("component", 1, component, count)[0] for component in components)
             rows = streams.take("mix", length, kind, len(components))
             return parts, torch.stack([row for row in rows if isinstance(row, Tensor)])
