@@ -34,7 +34,8 @@ def browser() -> Iterator[Any]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("made") / "run")
     rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-    write_results(folder, [*rows, result(EVIL, 1, like="SWAG*")])
+    evil = [result(EVIL, seed, like="SWAG*") for seed in (1, 2)]
+    write_results(folder, [*rows, *evil])
     write_connectivity(folder)
     write_evaluations(folder)
     (folder / "landscape.json").write_text(json.dumps(FOUND))

@@ -80,7 +80,8 @@ def open_deployed(options: argparse.Namespace, examples: int) -> DeployedEnsembl
     if task is not None and task != ensemble.task:
         raise StorageError(
             f"{path} has the task {ensemble.task}, and the experiment {task}; "
-            "give the config of its run, or set task.name and task.options"
+            "give the config of its run, set task.name and task.options, or make it again by pfge pool "
+            "--config"
         )
     return DeployedEnsemble(ensemble, usage, engine, experiment, _draw(examples, usage.input_shape))
 

@@ -171,7 +171,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _known_reason(error: Exception) -> str:
     """Return what to say of an error that is not a mistake of the program; "" of any other."""
-    if _is_out_of_memory(error):
+    from pfge.lab.user_functions import is_out_of_memory
+
+    if is_out_of_memory(error):
         return (
             "there is not enough memory for this; use smaller batches (data.batch_size, "
             "data.evaluation_batch_size) or a smaller model"
@@ -193,12 +195,6 @@ def _has_lost_a_process(error: Exception) -> bool:
         return False
     # gloo has no type of its own: its errors name the file of its source.
     return isinstance(error, distributed.DistError) or "gloo" in str(error)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # torch has a type of its own for devices only; on the CPU its allocator says so in words.
-    words = ("not enough memory", "out of memory", "allocate memory")
-    return isinstance(error, MemoryError) or any(said in str(error) for said in words)
 
 
 def _name(command: ModuleType) -> str:

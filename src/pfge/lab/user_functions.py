@@ -54,7 +54,7 @@ def in_one_line(error: Exception) -> str:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error is no mistake in the user's code, but a lack of memory."""
+    """Return whether an error is a lack of memory, and no mistake in any code."""
     # torch has a type of its own for devices only; on the CPU its allocator says so in words.
     words = ("not enough memory", "out of memory", "allocate memory")
     return isinstance(error, MemoryError) or any(said in str(error) for said in words)
