@@ -45,7 +45,8 @@ ROWS: dict[str, list[set[str]]] = {
         {"experiments"},
     ],
     "reports": [
-        {"statistics", "printable", "verdicts"},
+        {"statistics", "printable", "noisy_mean"},
+        {"verdicts"},
         {"significance", "run"},
         {"tables", "figures"},
         {"contents", "notebook"},

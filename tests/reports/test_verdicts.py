@@ -7,7 +7,8 @@ from math import sqrt
 import pytest
 from scipy import stats
 
-from pfge.reports.verdicts import Gap, NoisyMean
+from pfge.reports.noisy_mean import NoisyMean
+from pfge.reports.verdicts import Gap
 from pfge.tasks import Classification, Metric
 
 ACCURACY, NLL = Classification().metric("accuracy"), Classification().metric("nll")

@@ -57,13 +57,13 @@ def open_deployed(options: argparse.Namespace, examples: int) -> DeployedEnsembl
     from pfge.ensemble import Ensemble
     from pfge.lab.engine import Engine
     from pfge.lab.models import build_model
-    from pfge.storage.files import StorageError
+    from pfge.lab.session.ensemble_task import require_task
 
     path: Path = options.ensemble
     usage = _read_usage(path)
     if usage.outputs is None or usage.input_shape is None:
         session = open_session_of(options)
-        ensemble = session.require_task(Ensemble.load(path, session.build_model), path)
+        ensemble = require_task(Ensemble.load(path, session.build_model), session.task, path)
         example = session.first_inputs(examples)
         return DeployedEnsemble(ensemble, session.usage, session.engine, session.experiment, example)
     experiment = load_experiment_of(options, reads_data=False)
@@ -77,12 +77,8 @@ def open_deployed(options: argparse.Namespace, examples: int) -> DeployedEnsembl
 
     ensemble = Ensemble.load(path, build)
     task = experiment.task.make()
-    if task is not None and task != ensemble.task:
-        raise StorageError(
-            f"{path} has the task {ensemble.task}, and the experiment {task}; "
-            "give the config of its run, set task.name and task.options, or make it again by pfge pool "
-            "--config"
-        )
+    if task is not None:
+        require_task(ensemble, task, path)
     return DeployedEnsemble(ensemble, usage, engine, experiment, _draw(examples, usage.input_shape))
 
 

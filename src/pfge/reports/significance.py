@@ -10,8 +10,9 @@ from pfge.lab.config.schema import MarginSettings
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import ComparisonRow
 from pfge.metrics.significance import seed_difference
+from pfge.reports.noisy_mean import NoisyMean
 from pfge.reports.statistics import by_method, examples_of, is_comparable, measured, paired_metrics, task_of
-from pfge.reports.verdicts import Gap, NoisyMean
+from pfge.reports.verdicts import Gap
 from pfge.storage.recorded_tensors import read_recorded
 from pfge.tasks import Metric
 

@@ -28,12 +28,12 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.kept_data import require_same_data
 from pfge.lab.run.loggers import Log, open_log
 from pfge.lab.run.progress import Reporter
+from pfge.lab.session.ensemble_task import require_task
 from pfge.lab.session.first_batches import FirstBatches
 from pfge.lab.session.model_check import require_fitting_model
 from pfge.lab.session.splits import load_splits
 from pfge.methods import START
 from pfge.metrics.position_scores import PositionScores
-from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
 from pfge.storage.recorded_tensors import read_recorded
 from pfge.storage.usage import Usage
@@ -196,21 +196,7 @@ class Session:
         if not (path / MANIFEST).exists() and (file := RunFolder.start_weights_of(path)):
             return self.make_ensemble([read_recorded(file)], method=START, iterations=[0])
         ensemble = Ensemble.load(path, self.build_model, forward=self.engine.forward)
-        return self.require_task(ensemble, path).to(self.engine.device)
-
-    def require_task(self, ensemble: Ensemble, path: Path) -> Ensemble:
-        """Return the ensemble of a path, if it is of the experiment's task.
-
-        Raises:
-            StorageError: It is of another one.
-        """
-        if ensemble.task != self.task:
-            raise StorageError(
-                f"{path} has the task {ensemble.task}, and the experiment {self.task}; "
-                "give the config of its run, set task.name and task.options, or make it again by pfge pool "
-                "--config"
-            )
-        return ensemble
+        return require_task(ensemble, self.task, path).to(self.engine.device)
 
     def in_batches(self, data: DataPart) -> Iterable[Batch]:
         """Return a part of the data in order, in batches for evaluation; can be read repeatedly."""
