@@ -23,7 +23,7 @@ ROWS: dict[str, list[set[str]]] = {
         {"averages", "finite"},
         {"live_weights"},
         {"metrics", "forward"},
-        {"calibration", "batch_norm", "member_predictions"},
+        {"calibration", "batch_norm", "member_predictions", "views"},
         {"tasks"},
         {"storage"},
         {"collectors", "packed", "connectivity"},

@@ -20,6 +20,7 @@ MODULES = [
     "pfge.schedules",
     "pfge.storage",
     "pfge.tasks",
+    "pfge.views",
     "pfge.weights",
 ]
 TYPES = {"pfge.Weights", "pfge.weights.Weights", "pfge.schedules.Schedule"}

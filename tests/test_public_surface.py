@@ -34,6 +34,7 @@ from pfge.connectivity import Bezier, CurveTrace, Plane, PolygonalChain
 from pfge.metrics import Difference, Reliability, SeedDifference
 from pfge.schedules import Joined, LinearDecay
 from pfge.tasks import Classification, MultiLabel, Regression
+from pfge.views import MeanOverViews, View
 
 SUBMODULES = [
     "averages",
@@ -45,6 +46,7 @@ SUBMODULES = [
     "schedules",
     "storage",
     "tasks",
+    "views",
     "weights",
 ]
 NAMES: dict[str, object] = {}
@@ -68,6 +70,8 @@ VALUES = [
     Classification(dim=-1, ignore_index=-100),
     MultiLabel(),
     Regression(noise="predicted"),
+    View(down=1, mirrored=True),
+    MeanOverViews((View(), View(right=-2)), border=(-1.0, -2.0)),
     Reliability((0.0, 0.5), (0.5, 1.0), (3, 1), (0.4, 0.9), (0.5, 1.0)),
     Difference(0.1, -0.1, 0.3),
     SeedDifference(0.1, 0.05, 3),

@@ -163,7 +163,7 @@ def _draw_views(figure: Figure) -> None:
     views = views_of(Augmentation(crop_padding=2, flip=True), 6)
     for place, view in enumerate(views, 1):
         axes = figure.add_subplot(1, len(views), place)
-        axes.imshow(view.of(picture, torch.zeros(1))[0, 0].numpy(), cmap="Greys_r")
+        axes.imshow(view.of(picture)[0, 0].numpy(), cmap="Greys_r")
         moves = {"up": view.down < 0, "down": view.down > 0, "mirrored": view.mirrored}
         axes.set_title(", ".join(word for word, is_so in moves.items() if is_so) or "as it is", fontsize=9)
         axes.set_xticks([])

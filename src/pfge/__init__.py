@@ -2,7 +2,8 @@
 
 The names here are what a training loop and a prediction need. The rest is in submodules that `import pfge`
 makes available: `pfge.averages`, `pfge.calibration`, `pfge.collectors`, `pfge.compression`,
-`pfge.connectivity`, `pfge.metrics`, `pfge.schedules`, `pfge.storage`, `pfge.tasks` and `pfge.weights`.
+`pfge.connectivity`, `pfge.metrics`, `pfge.schedules`, `pfge.storage`, `pfge.tasks`, `pfge.views` and
+`pfge.weights`.
 """
 
 from importlib import import_module
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pfge import schedules as schedules
     from pfge import storage as storage
     from pfge import tasks as tasks
+    from pfge import views as views
     from pfge import weights as weights
     from pfge.batch_norm import refresh_batch_norm as refresh_batch_norm
     from pfge.cascade import Cascade as Cascade
@@ -60,6 +62,7 @@ _SUBMODULES = (
     "schedules",
     "storage",
     "tasks",
+    "views",
     "weights",
 )
 _PLACES = {

@@ -1,50 +1,23 @@
 """Test-time augmentation: each member is a pass of one model over pictures that are shifted and mirrored."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch import nn
 
 from pfge.ensemble import Ensemble
 from pfge.lab.data import Normalization
 from pfge.lab.data.in_memory.augmentation import Augmentation
 from pfge.storage.lazy_members import LazyMembers
 from pfge.tasks import Task
+from pfge.views import View, usual_views
 from pfge.weights import Weights, count_bytes
 
 
-@dataclass(frozen=True)
-class View:
-    """How a picture is looked at: moved down and to the right by so many pixels, then mirrored."""
-
-    down: int = 0
-    right: int = 0
-    mirrored: bool = False
-
-    def of(self, pictures: Tensor, border: Tensor) -> Tensor:
-        """Return normalized pictures [N, C, H, W] as they are seen; the border's color moves in."""
-        reach = max(abs(self.down), abs(self.right))
-        if reach:
-            height, width = pictures.shape[2:]
-            top, left = reach - self.down, reach - self.right
-            padded = pad(pictures - border, (reach,) * 4) + border
-            pictures = padded[:, :, top : top + height, left : left + width]
-        return pictures.flip(3) if self.mirrored else pictures
-
-
-def views_of(augmentation: Augmentation, count: int) -> list[View]:
-    """Return different views, as they occur in training; the first is the picture as it is.
-
-    There may be fewer than `count`: five places, half of the crops' padding apart, each mirrored or not.
-    """
-    half = augmentation.crop_padding // 2 or augmentation.crop_padding
-    places = [(0, 0), (-half, 0), (half, 0), (0, -half), (0, half)] if half else [(0, 0)]
-    mirrored = (False, True) if augmentation.flip else (False,)
-    return [View(*place, flip) for place, flip in product(places, mirrored)][:count]
+def views_of(augmentation: Augmentation, count: int) -> tuple[View, ...]:
+    """Return different views, as they occur in training: moved by half of the crops' padding, or mirrored."""
+    padding = augmentation.crop_padding
+    return usual_views(count, shift=padding // 2 or padding, mirror=augmentation.flip)
 
 
 def augmented_passes(
@@ -86,8 +59,8 @@ class _Passes:
         self._weights = weights
         self._views = views
         self._forward = forward
-        mean, std = torch.tensor(normalization.mean), torch.tensor(normalization.std)
-        self._border = (-mean / std).view(1, -1, 1, 1)
+        mean_and_std = zip(normalization.mean, normalization.std, strict=True)
+        self._border = [-mean / std for mean, std in mean_and_std]
         self._view = views[0]
 
     def begin(self, member: int) -> Weights:
@@ -98,5 +71,5 @@ class _Passes:
     def forward(self, model: nn.Module, batch: Any) -> Any:
         """Call the model on a batch, seen as the member sees it."""
         pictures, *rest = batch if isinstance(batch, tuple | list) else (batch,)
-        seen = self._view.of(pictures, self._border.to(pictures))
+        seen = self._view.of(pictures, self._border)
         return self._forward(model, (seen, *rest))

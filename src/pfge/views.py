@@ -1,0 +1,158 @@
+"""Test-time augmentation: several views of each picture, as it is, moved by some pixels, and mirrored.
+
+Example:
+    >>> from pfge.views import usual_views
+    >>> for view in usual_views(3, shift=2, mirror=True):
+    ...     print(view)
+    View(down=0, right=0, mirrored=False)
+    View(down=0, right=0, mirrored=True)
+    View(down=-2, right=0, mirrored=False)
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from pfge.forward import call_model
+
+__all__ = ["MeanOverViews", "View", "usual_views"]
+
+
+@dataclass(frozen=True)
+class View:
+    """How a picture is looked at: moved down and to the right by so many pixels, then mirrored.
+
+    Args:
+        down: Pixels; upwards if below 0.
+        right: Pixels; to the left if below 0.
+        mirrored: Whether left and right are exchanged.
+
+    Example:
+        >>> import torch
+        >>> from pfge.views import View
+        >>> picture = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
+        >>> View(down=1, mirrored=True).of(picture)
+        tensor([[[[0., 0.],
+                  [2., 1.]]]])
+    """
+
+    down: int = 0
+    right: int = 0
+    mirrored: bool = False
+
+    def of(self, pictures: Tensor, border: Sequence[float] = (0.0,)) -> Tensor:
+        """Return pictures [N, C, H, W] as they are seen.
+
+        Args:
+            pictures: As the model takes them.
+            border: What moves in at the edges, for each channel, or one number for all.
+        """
+        reach = max(abs(self.down), abs(self.right))
+        if reach:
+            height, width = pictures.shape[2:]
+            top, left = reach - self.down, reach - self.right
+            parts = pictures.chunk(len(border), dim=1)
+            padded = [pad(part, (reach,) * 4, value=color) for part, color in zip(parts, border, strict=True)]
+            pictures = torch.cat(padded, dim=1)[:, :, top : top + height, left : left + width]
+        return pictures.flip(3) if self.mirrored else pictures
+
+
+def usual_views(count: int, *, shift: int, mirror: bool) -> tuple[View, ...]:
+    """Return different views; the first is the picture as it is.
+
+    There may be fewer than `count`: the picture as it is and moved up, down, left and right, each
+    mirrored or not.
+
+    Args:
+        count: How many at the most; each costs a forward pass.
+        shift: By how many pixels pictures are moved; half of what the crops of the training move them is
+            usual. 0 does not move them.
+        mirror: Whether to mirror them as well, as when the training did so.
+
+    Example:
+        >>> from pfge.views import usual_views
+        >>> len(usual_views(99, shift=2, mirror=True)), len(usual_views(99, shift=0, mirror=True))
+        (10, 2)
+    """
+    if count < 1 or shift < 0:
+        raise ValueError(f"count must be at least 1 and shift at least 0, got {count} and {shift}")
+    moved = [(-shift, 0), (shift, 0), (0, -shift), (0, shift)] if shift else []
+    mirrored = (False, True) if mirror else (False,)
+    return tuple(View(*place, flip) for place, flip in product([(0, 0), *moved], mirrored))[:count]
+
+
+@dataclass(frozen=True)
+class MeanOverViews:
+    r"""Calls a classifier on several views of each picture, for the `forward` of an `Ensemble`.
+
+        log of the mean over k of softmax(f(v_k(x)))
+
+    A softmax of this is the mean of the probabilities. So an ensemble of one model predicts what test-time
+    augmentation does, and one of several members the mean over all members and views. Temperatures,
+    compression and export are as without views. They are not saved: give the same ones to `Ensemble.load`.
+
+    Args:
+        views: As of `usual_views`; each is a forward pass.
+        border: What moves in at the edges, for each channel or for all: what black is after the
+            normalization, (0 - mean) / std.
+        forward: Calls the model on a batch of which the first entry, or all of it, is the pictures.
+
+    References:
+        Krizhevsky, Sutskever, Hinton, "ImageNet Classification with Deep Convolutional Neural Networks",
+        NIPS 2012, for means over crops and mirrored pictures.
+
+    Example:
+        A model that looks for the brighter side of a picture, and so is undecided between it and its mirror
+        image:
+
+        >>> import torch, pfge
+        >>> from pfge.views import MeanOverViews, usual_views
+        >>> def make_model():
+        ...     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 2, bias=False))
+        >>> views = usual_views(2, shift=0, mirror=True)
+        >>> ensemble = pfge.Ensemble([{"1.weight": torch.eye(2)}], make_model, forward=MeanOverViews(views))
+        >>> ensemble.predict(torch.tensor([[[[0.0, 3.0]]]]))
+        tensor([[0.5000, 0.5000]])
+    """
+
+    views: tuple[View, ...]
+    border: tuple[float, ...] = (0.0,)
+    forward: Callable[[nn.Module, Any], Any] = field(default=call_model, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.views:
+            raise ValueError(
+                "views must be at least one, got none; take usual_views(4, shift=2, mirror=True)"
+            )
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the logarithm of the mean probabilities, [N, C]."""
+        pictures, *rest = batch if isinstance(batch, tuple | list) else (batch,)
+        if not isinstance(pictures, Tensor) or pictures.ndim != 4 or not pictures.is_floating_point():
+            raise ValueError(f"views are of pictures [N, C, H, W], got {_describe(pictures)}; leave them out")
+        channels = pictures.shape[1]
+        if len(self.border) not in (1, channels):
+            raise ValueError(
+                f"border must have one number, or one for each of {channels} channels, got {self.border}"
+            )
+        answers = [self._answer(model, view.of(pictures, self.border), rest) for view in self.views]
+        return torch.stack(answers).logsumexp(dim=0) - math.log(len(answers))
+
+    def _answer(self, model: nn.Module, pictures: Tensor, rest: list[Any]) -> Tensor:
+        logits: Tensor = self.forward(model, (pictures, *rest) if rest else pictures)
+        if logits.ndim != 2:
+            raise ValueError(
+                f"views are for one class for each picture, whose logits are [N, C], got "
+                f"{_describe(logits)}; leave them out"
+            )
+        return logits.log_softmax(dim=1)
+
+
+def _describe(value: object) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
