@@ -1,7 +1,7 @@
 """Run the plan of docs/cifar10.md, and write its results there.
 
     python -m studies.cifar10 --weights resnet20-cifar10.safetensors [--out runs/cifar10] [--processes 2]
-                              [--stage choose|base|report|long|write]
+                              [--stage choose|base|report|long|views|write]
 
 Each stage is a few comparisons; a stage that was stopped continues where it was. Without --stage all of them
 run, one after another. What was measured is copied to studies/recorded-cifar10, and is not run again.
@@ -17,8 +17,9 @@ from pfge.lab.experiments.compare import compare_all
 from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, base_of
 from pfge.reports.tables.paper import paper_accuracies
+from studies.cifar10_views import VIEWS, record_views, viewed_table
 from studies.rates import chosen_rate, member_counts, methods_of, rate_folder, values
-from studies.records import Part, begun_part, machines, missing_part, record_parts
+from studies.records import Part, begun_part, machines, missing_part, parts_in, record_parts
 from studies.tables import (
     QUALITY_HEADS,
     differences,
@@ -42,6 +43,7 @@ TRIED = {0.0125: ("Cosine",), 0.025: COMPARED, 0.05: COMPARED, 0.1: COMPARED}
 """Which methods are tried at which rates: for every method there is a worse one on both sides of the best."""
 RATES = tuple(TRIED)
 BASE_RATE = 0.05
+VIEWED = "views.json"
 BASE = (*COMPARED, "SWAG")
 """What is reported at the base rate, whichever rates are chosen: all methods, and the paper's SWAG."""
 
@@ -126,6 +128,11 @@ def results(recorded: Path) -> str:
         for what in ("report", "long")
     )
 
+    views = ""
+    if (recorded / VIEWED).exists():
+        found = viewed_table(recorded / VIEWED, rate_folder(recorded, "report", BASE_RATE))
+        views = f"### {VIEWS} views of each picture for every member, rate {BASE_RATE:g}\n\n{found}"
+
     def of_all(folders: dict[str, Path]) -> str:
         rows = [["w0", "1", "", *quality(folders[methods[0]], "w0")]]
         rows += [[m, str(counts[m]), f"{rates[m]:g}", *quality(folders[m], m)] for m in methods]
@@ -144,6 +151,7 @@ def results(recorded: Path) -> str:
         nll_at_rates(recorded, "choose", methods, RATES),
         f"### Every rate: validation NLL at T, seed {CHOOSING}, on which the choices were made",
         validation_nll_at_rates(recorded, methods, RATES),
+        views,
         f"### Three times the iterations, seed {LONG}",
         of_all(long),
         _environment(recorded),
@@ -202,6 +210,12 @@ def run_long(study: Study) -> None:
     study.run(chosen_parts("long", [LONG], study.recorded), THREE_TIMES)
 
 
+def run_views(study: Study) -> None:
+    for part, folder in parts_in(study.out):
+        if part.stage == "report" and part.rate == BASE_RATE:
+            record_views(folder, part.seed, study.recorded / VIEWED)
+
+
 def _require_choices(study: Study) -> None:
     open_rates = [f"{part.rate:g}" for part in CHOICES if missing_part(part, study.recorded)]
     if open_rates:
@@ -221,6 +235,7 @@ STAGES: dict[str, Callable[[Study], None]] = {
     "base": lambda study: study.run(BASES),
     "report": run_report,
     "long": run_long,
+    "views": run_views,
     "write": write,
 }
 

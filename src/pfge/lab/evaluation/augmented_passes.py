@@ -20,6 +20,11 @@ def views_of(augmentation: Augmentation, count: int) -> tuple[View, ...]:
     return usual_views(count, shift=padding // 2 or padding, mirror=augmentation.flip)
 
 
+def black_border(normalization: Normalization) -> tuple[float, ...]:
+    """Return what black is after a normalization, for each channel."""
+    return tuple(-mean / std for mean, std in zip(normalization.mean, normalization.std, strict=True))
+
+
 def augmented_passes(
     weights: Weights,
     build_model: Callable[[], nn.Module],
@@ -59,8 +64,7 @@ class _Passes:
         self._weights = weights
         self._views = views
         self._forward = forward
-        mean_and_std = zip(normalization.mean, normalization.std, strict=True)
-        self._border = [-mean / std for mean, std in mean_and_std]
+        self._border = black_border(normalization)
         self._view = views[0]
 
     def begin(self, member: int) -> Weights:
