@@ -18,6 +18,10 @@ def test_what_fits_is_printed_with_where_members_are_taken(capsys: Captured) -> 
     assert "PFGE 4: members at iterations 100, 200, 300, 400, at rate 0.0005" in printed
     assert "  one forward pass: SWA as int8 base, 280,932 bytes\n" in printed
     assert "  4 forward passes: PFGE as int8 base + 3 bits, 728,028 bytes\n" in printed
+    of_views = (
+        "  several forward passes, for pictures: TTA, the model of SWA on several views (docs/cifar10.md)"
+    )
+    assert f"{of_views}, 280,932 bytes\n" in printed
 
 
 @pytest.mark.filterwarnings("always")

@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.cli.tables import print_plans
     from pfge.lab.models.registry import note_on
     from pfge.lab.planner import describe_layout, find_plans, recommend
+    from pfge.methods import METHODS
     from pfge.weights import count_bytes
 
     layout = describe_layout(options.model, classes=options.classes, channels=options.channels)
@@ -66,9 +67,16 @@ def run(options: argparse.Namespace) -> int:
     title = f"{options.model}, {count_bytes(layout):,} bytes per model; {options.memory:,} bytes at test time"
     print_plans(plans, title)
     print("Recommended, by the NLL of each method at its own rate and temperature (docs/mnist1d.md):")
-    for plan in recommend(plans):
+    recommended = recommend(plans)
+    for plan in recommended:
         passes = "one forward pass" if plan.members == 1 else f"{plan.members} forward passes"
         print(f"  {passes}: {plan.method} as {plan.format.name}, {plan.nbytes:,} bytes")
+    for method in (method for method in METHODS.values() if method.path == "augmented"):
+        for plan in (plan for plan in recommended if plan.method == method.base):
+            print(
+                f"  several forward passes, for pictures: {method.name}, the model of {plan.method} on "
+                f"several views (docs/cifar10.md), {plan.nbytes:,} bytes"
+            )
     print("Choose --high on validation data: it changed the NLL more than the choice of a method.")
     if note := note_on(options.model):
         print(note)
