@@ -16,13 +16,7 @@ from studies.rates import by_seed
 from studies.tables import NOT_RUN, RIVALS, change, mean_and_error, table
 
 VIEWS = 4
-FLOAT32 = FORMATS[0]
-STORED: tuple[tuple[str, StorageFormat], ...] = (
-    ("SWA", FLOAT32),
-    ("SWA", FORMATS_OF_ONE[1]),
-    ("PFGE", FORMATS[2]),
-    ("Star", FLOAT32),
-)
+STORED: tuple[tuple[str, StorageFormat], ...] = (("SWA", FORMATS_OF_ONE[1]), ("Star", FORMATS[0]))
 """Which ensembles see the views, and how they are stored."""
 
 
