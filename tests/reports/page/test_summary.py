@@ -100,6 +100,27 @@ def test_the_smallest_near_the_best_on_validation_data_is_to_ship(tmp_path: Path
     )
 
 
+@pytest.mark.parametrize(("nll", "expected"), [(0.20, "TTA"), (0.3495, "SWA")])
+def test_views_are_to_ship_only_if_they_pay_for_their_passes(
+    tmp_path: Path, nll: float, expected: str
+) -> None:
+    metrics = {"w0": (0.90, 0.40), "SWA": (0.93, 0.35), "PFGE": (0.931, nll)}
+    folder = write_run(tmp_path / "run", metrics, spread=0.0001)
+    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    for row in (row for row in rows if row["method"] == "PFGE"):  # four passes, in the memory of one model
+        row |= {"method": "TTA", "bytes": row["bytes_of_one"]}
+        scores = folder / f"seed-{row['seed']}" / "scores"
+        (scores / "PFGE.safetensors").rename(scores / "TTA.safetensors")
+    write_results(folder, rows)
+    found = said(folder)["ship"]
+    assert found.answer == expected
+    how = (
+        "1× the memory of one model (1 MB). It is the model of SWA in 4 forward passes: load that ensemble "
+        "with forward=pfge.views.MeanOverViews(...)."
+    )
+    assert (how in found.why) == (expected == "TTA")
+
+
 def test_one_standard_error_is_near_enough(tmp_path: Path) -> None:
     metrics = {"w0": (0.93, 0.21), "FGE": (0.94, 0.20)}  # against a margin of 0.2 points
     assert said(write_run(tmp_path / "sure", metrics, spread=0.0001))["ship"].answer == "FGE"

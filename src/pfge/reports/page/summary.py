@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pfge.lab.run.results import ComparisonRow
-from pfge.methods import START, find_reference
+from pfge.methods import START, find_reference, method_of
 from pfge.reports.figures.paper import show_bytes
 from pfge.reports.run import Run
 from pfge.reports.significance import find_gaps
@@ -138,14 +138,26 @@ def _to_ship(run: Run) -> Finding:
     return Finding(
         about,
         chosen.method,
-        f"{why}, on validation data at temperatures; {_memory(chosen)}{cost}.{seeds}"
+        f"{why}, on validation data at temperatures; {_memory(chosen)}{cost}.{_views(chosen)}{seeds}"
         f"{_on_test(run, chosen.method)}{_compressed(run, chosen)}{less}",
         "ship",
     )
 
 
-def _cost(metric: Metric) -> Callable[[MethodSummary], tuple[float, float, float]]:
-    return lambda row: (row.bytes, row.trainings, _loss(row, metric))
+def _cost(metric: Metric) -> Callable[[MethodSummary], tuple[float, ...]]:
+    # Views of one model are passes that take no memory, but time.
+    return lambda row: (row.bytes, row.trainings, row.members, _loss(row, metric))
+
+
+def _views(chosen: MethodSummary) -> str:
+    """Return how to use a method that has no ensemble of its own: views by the model of another."""
+    method = method_of(chosen.method)
+    if method is None or method.path != "augmented":
+        return ""
+    return (
+        f" It is the model of {method.base} in {chosen.members} forward passes: load that ensemble with "
+        "forward=pfge.views.MeanOverViews(...)."
+    )
 
 
 def _on_test(run: Run, method: str) -> str:
