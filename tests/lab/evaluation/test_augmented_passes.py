@@ -13,6 +13,9 @@ from pfge.lab.config.schema import ConfigError
 from pfge.lab.data import Normalization
 from pfge.lab.data.in_memory.augmentation import Augmentation
 from pfge.lab.evaluation.augmented_passes import augmented_passes, views_of
+from pfge.lab.run.progress import Reporter
+from pfge.lab.session import open_run
+from pfge.storage.files import StorageError
 from pfge.tasks import Classification
 from pfge.views import View
 from pfge.weights import copy_weights, view_weights
@@ -66,6 +69,11 @@ def test_a_comparison_measures_the_model_of_swa(tmp_path: Path) -> None:
     assert (augmented["bytes"], augmented["iterations"]) == (swa["bytes"], swa["iterations"])
     assert augmented["each"]["test"][0]["nll"] == pytest.approx(swa["test"]["nll"], abs=1e-9)
     assert augmented["test"]["nll"] != swa["test"]["nll"]
+    with (
+        open_run(tmp_path / "run", Reporter(quiet=True)) as session,
+        pytest.raises(StorageError, match=r"TTA has none: it is one model in several passes; give .*/SWA$"),
+    ):
+        session.load_ensemble(session.folder.ensemble(1, "TTA"))
 
 
 @pytest.mark.parametrize(

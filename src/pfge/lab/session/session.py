@@ -32,8 +32,9 @@ from pfge.lab.session.ensemble_task import require_task
 from pfge.lab.session.first_batches import FirstBatches
 from pfge.lab.session.model_check import require_fitting_model
 from pfge.lab.session.splits import load_splits
-from pfge.methods import START
+from pfge.methods import START, method_of
 from pfge.metrics.position_scores import PositionScores
+from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
 from pfge.storage.recorded_tensors import read_recorded
 from pfge.storage.usage import Usage
@@ -195,6 +196,12 @@ class Session:
         """
         if not (path / MANIFEST).exists() and (file := RunFolder.start_weights_of(path)):
             return self.make_ensemble([read_recorded(file)], method=START, iterations=[0])
+        method = method_of(path.name)
+        if method and method.path in ("augmented", "start") and not path.exists():
+            raise StorageError(
+                f"{path} must be an ensemble folder, and {method.name} has none: it is one model in several "
+                f"passes; give {path.with_name(method.base or START)}"
+            )
         ensemble = Ensemble.load(path, self.build_model, forward=self.engine.forward)
         return require_task(ensemble, self.task, path).to(self.engine.device)
 
