@@ -181,6 +181,8 @@ def _progress(recorded: Path) -> str:
     listed = "\n".join(
         f"- {part.stage}, rate {part.rate:g}, seed {part.seed}: {', '.join(part.methods)}" for part in missing
     )
+    if all(part.stage == "long" for part in missing):
+        return f"**Unfinished.** All runs of n = 2,600 are made. Not run yet:\n\n{listed}"
     return (
         "**Unfinished.** Nothing is decided before all runs are made, and a rate below is the best of those "
         f"that were run. Not run yet:\n\n{listed}"
