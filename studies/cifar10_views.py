@@ -6,12 +6,10 @@ from pathlib import Path
 from statistics import fmean
 
 from pfge.compression.formats import FORMATS, FORMATS_OF_ONE, StorageFormat
-from pfge.lab.data.in_memory.augmentation import Augmentation
-from pfge.lab.evaluation.augmented_passes import black_border, views_of
+from pfge.lab.evaluation.augmented_passes import views_in
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session, open_run
 from pfge.storage.files import read_json_object, write_json
-from pfge.views import MeanOverViews
 from studies.rates import by_seed
 from studies.tables import NOT_RUN, RIVALS, change, mean_and_error, table
 
@@ -69,11 +67,8 @@ def measure(folder: Path, seed: int, known: Collection[tuple[str, str, int]] = (
 
 
 def _measure(session: Session, method: str, stored: StorageFormat, seed: int) -> Viewed:
-    data, splits = session.experiment.data, session.splits
-    views = views_of(Augmentation(data.crop_padding, data.flip), VIEWS)
-    ensemble = stored.store(session.load_ensemble(session.folder.ensemble(seed, method)).uncalibrated())
-    border = black_border(splits.normalization_for("views"))
-    ensemble.forward = MeanOverViews(views, border, session.engine.forward)
+    splits, views = session.splits, views_in(session, VIEWS, "a mean over views")
+    ensemble = stored.store(session.load_ensemble(session.folder.ensemble(seed, method)).in_views(views))
     calibrated = ensemble.calibrated(session.in_batches(splits.validation), splits.validation.labels)
     found = session.task.summarize(calibrated.evaluate(session.in_batches(splits.test)))
     size = ensemble.nbytes / session.bytes_of_one

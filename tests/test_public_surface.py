@@ -34,7 +34,7 @@ from pfge.connectivity import Bezier, CurveTrace, Plane, PolygonalChain
 from pfge.metrics import Difference, Reliability, SeedDifference
 from pfge.schedules import Joined, LinearDecay
 from pfge.tasks import Classification, MultiLabel, Regression
-from pfge.views import MeanOverViews, View
+from pfge.views import View, Views
 
 SUBMODULES = [
     "averages",
@@ -71,7 +71,7 @@ VALUES = [
     MultiLabel(),
     Regression(noise="predicted"),
     View(down=1, mirrored=True),
-    MeanOverViews((View(), View(right=-2)), border=(-1.0, -2.0)),
+    Views((View(), View(right=-2)), border=(-1.0, -2.0)),
     Reliability((0.0, 0.5), (0.5, 1.0), (3, 1), (0.4, 0.9), (0.5, 1.0)),
     Difference(0.1, -0.1, 0.3),
     SeedDifference(0.1, 0.05, 3),

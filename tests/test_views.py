@@ -1,5 +1,6 @@
 """Views of pictures, and the mean over them, against pictures that are moved and mirrored by hand."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,13 @@ from torch import Tensor, nn
 
 from pfge import Bits, Ensemble, compress
 from pfge.calibration import Temperatures
+from pfge.cascade import fit_cascade
 from pfge.export import export_onnx, export_torch
 from pfge.forward import call_model
-from pfge.views import MeanOverViews, View, usual_views
+from pfge.storage.files import StorageError
+from pfge.storage.manifest import MANIFEST
+from pfge.tasks import Classification, MultiLabel, Regression, Task
+from pfge.views import View, Views, usual_views
 from pfge.weights import Weights, copy_weights, view_weights
 from tests.export.test_export import answer
 
@@ -39,8 +44,8 @@ def test_what_moves_in_is_black_before_normalization() -> None:
     assert seen[0, :, 1].tolist() == [[1, 1], [1, 1]]
 
 
-VIEWS = usual_views(4, shift=1, mirror=True)
 BORDER = (-2.0, -3.0)
+VIEWS = usual_views(4, shift=1, mirror=True, border=BORDER)
 X = torch.rand(5, 2, 4, 4, generator=torch.Generator().manual_seed(1))
 
 
@@ -61,14 +66,14 @@ def by_hand(members: list[Weights]) -> Tensor:
     for member in members:
         model.load_state_dict(member)
         with torch.no_grad():
-            answers += [model(view.of(X, BORDER)).softmax(1) for view in VIEWS]
+            answers += [model(view.of(X, BORDER)).softmax(1) for view in VIEWS.views]
     return torch.stack(answers).mean(0)
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_prediction_is_the_mean_over_members_and_views(count: int) -> None:
     members = make_members(count)
-    ensemble = Ensemble(members, make_model, forward=MeanOverViews(VIEWS, BORDER))
+    ensemble = Ensemble(members, make_model, views=VIEWS)
     torch.testing.assert_close(ensemble.predict(X), by_hand(members))
     torch.testing.assert_close(ensemble.predict_batches([(X, torch.zeros(5))]), by_hand(members))
     torch.testing.assert_close(ensemble.as_module()(X), by_hand(members))
@@ -76,26 +81,90 @@ def test_the_prediction_is_the_mean_over_members_and_views(count: int) -> None:
 
 def test_a_temperature_is_of_the_mean_over_views() -> None:
     members = make_members(1)
-    views = MeanOverViews(VIEWS, BORDER)
-    hot = Ensemble(members, make_model, forward=views, temperatures=Temperatures(2.0))
+    hot = Ensemble(members, make_model, views=VIEWS, temperatures=Temperatures(2.0))
     torch.testing.assert_close(hot.predict(X), (by_hand(members).log() / 2).softmax(1))
 
 
-def test_views_are_given_again_to_a_saved_and_compressed_ensemble(tmp_path: Path) -> None:
+def test_views_are_saved_with_an_ensemble_packed_or_not(tmp_path: Path) -> None:
     members = make_members(2)
-    views = MeanOverViews(VIEWS, BORDER)
-    packed = compress(Ensemble(members, make_model, forward=views), Bits(8))
-    packed.save(tmp_path / "packed")
-    loaded = Ensemble.load(tmp_path / "packed", make_model, forward=views)
-    assert torch.equal(loaded.predict(X), packed.predict(X))
-    torch.testing.assert_close(loaded.predict(X), by_hand(members), atol=0.01, rtol=0)
-    assert not torch.equal(Ensemble.load(tmp_path / "packed", make_model).predict(X), packed.predict(X))
+    plain = Ensemble(members, make_model, views=VIEWS)
+    for ensemble, tolerance in ((plain, 1e-6), (compress(plain, Bits(8)), 0.01)):
+        ensemble.save(tmp_path / "saved")
+        loaded = Ensemble.load(tmp_path / "saved", make_model)
+        assert loaded.views == VIEWS
+        assert torch.equal(loaded.predict(X), ensemble.predict(X))
+        torch.testing.assert_close(loaded.predict(X), by_hand(members), atol=tolerance, rtol=0)
+
+
+def test_views_stay_with_an_ensemble_that_is_changed() -> None:
+    ensemble = Ensemble(make_members(3), make_model, views=VIEWS)
+    targets = torch.tensor([0, 1, 0, 1, 0])
+    for changed in (ensemble.last(2), ensemble.to("cpu"), ensemble.calibrated([X], targets)):
+        assert changed.views == VIEWS
+
+
+def test_an_ensemble_is_taken_in_views_and_back_without_the_temperature_of_the_other() -> None:
+    members = make_members(2)
+    plain = Ensemble(members, make_model, temperatures=Temperatures(2.0))
+    seen = plain.in_views(VIEWS)
+    torch.testing.assert_close(seen.predict(X), by_hand(members))
+    assert torch.equal(seen.in_views(None).predict(X), plain.uncalibrated().predict(X))
+    assert plain.views is None
+    assert "<views: 4>" in repr(seen)
+
+
+def test_batch_norm_is_of_pictures_as_they_are() -> None:
+    def make_normalized() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm2d(2), make_model())
+
+    torch.manual_seed(0)
+    plain = Ensemble([copy_weights(view_weights(make_normalized()))], make_normalized)
+    fresh = plain.in_views(VIEWS).with_fresh_batch_norm([X])
+    torch.testing.assert_close(fresh.members[0]["0.running_mean"], X.mean((0, 2, 3)))
+    assert fresh.views == VIEWS
+
+
+def test_a_cascade_of_other_views_is_refused() -> None:
+    plain = Ensemble(make_members(2), make_model)
+    cascade = fit_cascade(plain, [X], torch.tensor([0, 1, 0, 1, 0]), max_accuracy_loss=0.5)
+    cascade.predict(plain, X)
+    with pytest.raises(ValueError, match="fit a cascade to this ensemble"):
+        cascade.predict(plain.in_views(VIEWS), X)
+
+
+@pytest.mark.parametrize("task", [MultiLabel(), Regression(), Classification(ignore_index=0)])
+def test_a_task_without_one_class_is_refused(task: Task) -> None:
+    with pytest.raises(ValueError, match="a mean over views needs a task with one class for each example"):
+        Ensemble(make_members(1), make_model, task=task, views=VIEWS)
+    with pytest.raises(ValueError, match="a mean over views needs a task with one class for each example"):
+        Ensemble(make_members(1), make_model, task=task).in_views(VIEWS)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ([], "must give the views and the border of `views`, found"),
+        ({"views": [], "border": [0.0]}, "views must be at least one, got none"),
+        ({"views": [{"down": 0.5}], "border": [0.0]}, "two whole numbers and whether it is mirrored, got"),
+        ({"views": [{"up": 1}], "border": [0.0]}, "must say in `views` how pictures are seen"),
+        ({"views": [3], "border": [0.0]}, "must say in `views` how pictures are seen"),
+        ({"views": [{}], "border": ["black"]}, "border must be finite numbers, got"),
+        ({"views": [{}], "border": []}, "border must be finite numbers, got"),
+    ],
+)
+def test_views_of_a_damaged_manifest_are_refused(entry: object, message: str, tmp_path: Path) -> None:
+    Ensemble(make_members(1), make_model, views=VIEWS).save(tmp_path)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    del manifest["content_sha256"]  # as a stranger's need not have it
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest | {"views": entry}))
+    with pytest.raises(StorageError, match=message):
+        Ensemble.load(tmp_path, make_model)
 
 
 @pytest.mark.parametrize(("name", "export"), [("e.onnx", export_onnx), ("e.pt2", export_torch)])
 def test_views_are_in_exported_files(name: str, export: Callable[..., object], tmp_path: Path) -> None:
     members = make_members(2)
-    export(Ensemble(members, make_model, forward=MeanOverViews(VIEWS, BORDER)), tmp_path / name, X[:3])
+    export(Ensemble(members, make_model, views=VIEWS), tmp_path / name, X[:3])
     torch.testing.assert_close(answer(tmp_path / name, X), by_hand(members))
 
 
@@ -105,10 +174,9 @@ def test_the_model_is_called_by_a_function_of_the_users_own() -> None:
         return logits
 
     members = make_members(1)
-    own = MeanOverViews((View(), View(mirrored=True)), forward=twice)
-    plain = MeanOverViews((View(), View(mirrored=True)))
-    expected = Ensemble(members, make_model, forward=plain).predict(2 * X)
-    torch.testing.assert_close(Ensemble(members, make_model, forward=own).predict(X), expected)
+    both = Views((View(), View(mirrored=True)))
+    expected = Ensemble(members, make_model, views=both).predict(2 * X)
+    torch.testing.assert_close(Ensemble(members, make_model, forward=twice, views=both).predict(X), expected)
 
 
 @pytest.mark.parametrize(
@@ -121,22 +189,24 @@ def test_the_model_is_called_by_a_function_of_the_users_own() -> None:
 )
 def test_what_is_no_picture_is_refused(batch: object, got: str) -> None:
     with pytest.raises(ValueError, match=rf"views are of pictures \[N, C, H, W\], got .*{got}"):
-        MeanOverViews(VIEWS)(make_model(), batch)
+        VIEWS.call(call_model, make_model(), batch)
 
 
 def test_a_border_of_other_channels_is_refused() -> None:
     with pytest.raises(ValueError, match=r"one for each of 2 channels, got \(1.0, 2.0, 3.0\)"):
-        MeanOverViews(VIEWS, (1.0, 2.0, 3.0))(make_model(), X)
+        Views(VIEWS.views, (1.0, 2.0, 3.0)).call(call_model, make_model(), X)
 
 
 def test_masks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"one class for each picture.* got torch.float32 \[5, 3, 2, 2\]"):
-        MeanOverViews(VIEWS, BORDER)(nn.Conv2d(2, 3, 3), X)
+        VIEWS.call(call_model, nn.Conv2d(2, 3, 3), X)
 
 
 def test_views_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="views must be at least one, got none"):
-        MeanOverViews(())
+        Views(())
+    with pytest.raises(ValueError, match="must leave a part of pictures of 4 x 4 pixels"):
+        View(right=-4).of(X)
     for count, shift in ((0, 1), (1, -1)):
         with pytest.raises(
             ValueError, match=f"count must be at least 1 and shift at least 0, got {count} and"

@@ -12,10 +12,9 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 from pfge.collectors import Collector
-from pfge.lab.data import Augmentation
-from pfge.lab.evaluation.augmented_passes import views_of
 from pfge.methods import Method, Setting, style_of
 from pfge.reports.figures.plots import MARKS, METADATA, STYLE
+from pfge.views import usual_views
 
 SETTING = Setting(iterations=240, cycle=12, period=60, low=0.01, high=0.5, ema_decay=0.97)
 WELLS = ((0.0, 0.0), (4.4, 2.6), (-4.2, 2.8), (3.2, -3.2))
@@ -160,8 +159,8 @@ def _draw_rates(axes: Axes, method: Method, found: Walk) -> None:
 
 def _draw_views(figure: Figure) -> None:
     picture = torch.tensor(load_digits().images[5] / 16)[None, None]
-    views = views_of(Augmentation(crop_padding=2, flip=True), 6)
-    for place, view in enumerate(views, 1):
+    views = usual_views(6, shift=1, mirror=True)
+    for place, view in enumerate(views.views, 1):
         axes = figure.add_subplot(1, len(views), place)
         axes.imshow(view.of(picture)[0, 0].numpy(), cmap="Greys_r")
         moves = {"up": view.down < 0, "down": view.down > 0, "mirrored": view.mirrored}

@@ -4,7 +4,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ from pfge.storage.lazy_members import LazyMembers
 from pfge.storage.manifest import MANIFEST, describe_file
 from pfge.storage.usage import NO_USAGE, Usage
 from pfge.tasks import Task
+from pfge.tasks.classification import require_classification
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
+from pfge.views import Views
 from pfge.weights import (
     Weights,
     buffer_names,
@@ -73,6 +75,8 @@ class Ensemble:
         temperatures: What each member's logits are divided by, and those of the mean, and how much each
             member counts; see `calibrated`.
         usage: What is needed to use it without its training data: class names, mean, std, input shape.
+        views: In which each member sees every picture, for test-time augmentation; None for each picture as
+            it is.
 
     References:
         Lakshminarayanan, Pritzel, Blundell, "Simple and Scalable Predictive Uncertainty Estimation using
@@ -107,6 +111,7 @@ class Ensemble:
         forward: Callable[[nn.Module, Any], Any] | None = None,
         temperatures: Temperatures = UNSCALED,
         usage: Usage = NO_USAGE,
+        views: Views | None = None,
     ):
         if isinstance(members, list | tuple):
             for number, member in enumerate(members[1:], 2):
@@ -116,6 +121,7 @@ class Ensemble:
                 f"each of {len(members)} members has an iteration, got {len(iterations)} of them"
             )
         temperatures.require_members(len(members))
+        _require_views_fit(views, task)
         self.members = members
         self.build_model = build_model
         self.task = task
@@ -124,6 +130,7 @@ class Ensemble:
         self.iterations = list(iterations) if iterations is not None else [None] * len(members)
         self.temperatures = temperatures
         self.usage = usage
+        self.views = views
         self.device = torch.device("cpu")
         self.frozen_batch_norm: frozenset[str] = frozenset()
         self.forward = forward or call_model
@@ -182,6 +189,7 @@ class Ensemble:
         }
         arguments = [f"<members: {len(self)}>", f"<{self.model or 'build_model'}>"]
         arguments += [f"{name}={value!r}" for name, value in known.items() if value is not None]
+        arguments += [f"<views: {len(self.views)}>"] if self.views else []
         return f"Ensemble({', '.join(arguments)})"
 
     @property
@@ -195,11 +203,20 @@ class Ensemble:
         once = count_bytes(shared_part(first := self.members[0]))
         return once + len(self) * (count_bytes(first) - once)
 
+    @property
+    def forward_in_views(self) -> Callable[[nn.Module, Any], Any]:
+        """What calls the module to predict: `forward`, for every view if there are any."""
+        return self.forward if self.views is None else partial(self.views.call, self.forward)
+
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the members: their names, types, shapes and numbers, in order; packed ones unpacked."""
+        """SHA-256 of the members: their names, types, shapes and numbers, in order; packed ones unpacked.
+
+        Views are part of it, as members that see others predict otherwise.
+        """
         files = [describe_file("member", weights).sha256 for weights in self.members]
-        return hashlib.sha256("".join(files).encode()).hexdigest()
+        seen = [] if self.views is None else [repr(self.views)]
+        return hashlib.sha256("".join(files + seen).encode()).hexdigest()
 
     def last(self, count: int) -> "Ensemble":
         """Return the ensemble of the last members alone; the temperature of all pooled is not theirs."""
@@ -235,6 +252,7 @@ class Ensemble:
             forward=self.forward,
             temperatures=temperatures,
             usage=self.usage,
+            views=self.views,
         )
         ensemble.device = self.device
         ensemble.frozen_batch_norm = self.frozen_batch_norm
@@ -245,6 +263,16 @@ class Ensemble:
         moved = self.with_members(self.members, temperatures=self.temperatures)
         moved.device = torch.device(device)
         return moved
+
+    def in_views(self, views: Views | None) -> "Ensemble":
+        """Return the ensemble as it predicts with other views of each picture, or with none.
+
+        Temperatures are left out, as they were fitted to what it predicted before: fit them again.
+        """
+        _require_views_fit(views, self.task)
+        ensemble = self.uncalibrated()
+        ensemble.views = views
+        return ensemble
 
     def calibrated(
         self, batches: Iterable[Any], targets: Tensor, *, by: CalibrateBy = "pooled"
@@ -416,7 +444,7 @@ class Ensemble:
             tensor([[0.6250, 0.3750]])
         """
         self._numbers()
-        model = unwrap(self.build_model())
+        model, forward = unwrap(self.build_model()), self.forward_in_views
         # deepcopy refuses what a layer, such as that of weight_norm, has computed from its weights and kept.
         kept = [value for part in model.modules() for value in vars(part).values()]
         computed = {
@@ -427,14 +455,14 @@ class Ensemble:
             deepcopy(model, computed).to(self.device),
             self.members,
             task=self.task,
-            forward=self.forward,
+            forward=forward,
             temperatures=self.temperatures,
             form=form or "loop",
         )
         module.to(self.device)
         if form is None and example is not None:
             batch = move_batch(example, self.device)
-            module.choose_form(*(arguments_of(batch) if self.forward is call_model else ((batch,), {})))
+            module.choose_form(*(arguments_of(batch) if forward is call_model else ((batch,), {})))
         return module
 
     def save(self, folder: str | Path) -> None:
@@ -454,6 +482,7 @@ class Ensemble:
             self.temperatures,
             task_to_manifest(self.task),
             self.usage,
+            self.views,
         )
 
     @classmethod
@@ -498,6 +527,7 @@ class Ensemble:
             forward=forward,
             temperatures=saved.temperatures,
             usage=saved.usage,
+            views=saved.views,
         )
 
     def _pool(self, members: Iterable[Tensor]) -> tuple[Tensor, torch.dtype]:
@@ -520,10 +550,11 @@ class Ensemble:
         predict some examples of each batch only.
         """
         module, temperature = self._module_with(number), self.temperatures.of_member(number)
+        forward = self.forward_in_views
 
         @torch.no_grad()
         def predict(x: Any) -> Tensor:
-            return self.task.calibrate(self.task.predictions(run_model(module, x, self.forward)), temperature)
+            return self.task.calibrate(self.task.predictions(run_model(module, x, forward)), temperature)
 
         return predict
 
@@ -537,6 +568,11 @@ class Ensemble:
         else:
             load_weights(self._module, self.members[index])
         return self._module
+
+
+def _require_views_fit(views: Views | None, task: Task) -> None:
+    if views is not None:
+        require_classification(task, "a mean over views")
 
 
 def _name_of(build_model: Callable[[], nn.Module]) -> str | None:

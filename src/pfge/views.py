@@ -2,7 +2,7 @@
 
 Example:
     >>> from pfge.views import usual_views
-    >>> for view in usual_views(3, shift=2, mirror=True):
+    >>> for view in usual_views(3, shift=2, mirror=True).views:
     ...     print(view)
     View(down=0, right=0, mirrored=False)
     View(down=0, right=0, mirrored=True)
@@ -11,7 +11,7 @@ Example:
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -19,9 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from pfge.forward import call_model
-
-__all__ = ["MeanOverViews", "View", "usual_views"]
+__all__ = ["View", "Views", "usual_views"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,10 @@ class View:
     right: int = 0
     mirrored: bool = False
 
+    def __post_init__(self) -> None:
+        if type(self.down) is not int or type(self.right) is not int or type(self.mirrored) is not bool:
+            raise ValueError(f"a view must be two whole numbers and whether it is mirrored, got {self}")
+
     def of(self, pictures: Tensor, border: Sequence[float] = (0.0,)) -> Tensor:
         """Return pictures [N, C, H, W] as they are seen.
 
@@ -53,55 +55,45 @@ class View:
             pictures: As the model takes them.
             border: What moves in at the edges, for each channel, or one number for all.
         """
+        if not isinstance(pictures, Tensor) or pictures.ndim != 4 or not pictures.is_floating_point():
+            raise ValueError(f"views are of pictures [N, C, H, W], got {_describe(pictures)}; leave them out")
+        _, channels, height, width = pictures.shape
+        if len(border) not in (1, channels):
+            raise ValueError(
+                f"border must have one number, or one for each of {channels} channels, got {border}"
+            )
+        if abs(self.down) >= height or abs(self.right) >= width:
+            raise ValueError(f"a view must leave a part of pictures of {height} x {width} pixels, got {self}")
         reach = max(abs(self.down), abs(self.right))
         if reach:
-            height, width = pictures.shape[2:]
             top, left = reach - self.down, reach - self.right
             parts = pictures.chunk(len(border), dim=1)
             padded = [pad(part, (reach,) * 4, value=color) for part, color in zip(parts, border, strict=True)]
             pictures = torch.cat(padded, dim=1)[:, :, top : top + height, left : left + width]
         return pictures.flip(3) if self.mirrored else pictures
 
-
-def usual_views(count: int, *, shift: int, mirror: bool) -> tuple[View, ...]:
-    """Return different views; the first is the picture as it is.
-
-    There may be fewer than `count`: the picture as it is and moved up, down, left and right, each
-    mirrored or not.
-
-    Args:
-        count: How many at the most; each costs a forward pass.
-        shift: By how many pixels pictures are moved; half of what the crops of the training move them is
-            usual. 0 does not move them.
-        mirror: Whether to mirror them as well, as when the training did so.
-
-    Example:
-        >>> from pfge.views import usual_views
-        >>> len(usual_views(99, shift=2, mirror=True)), len(usual_views(99, shift=0, mirror=True))
-        (10, 2)
-    """
-    if count < 1 or shift < 0:
-        raise ValueError(f"count must be at least 1 and shift at least 0, got {count} and {shift}")
-    moved = [(-shift, 0), (shift, 0), (0, -shift), (0, shift)] if shift else []
-    mirrored = (False, True) if mirror else (False,)
-    return tuple(View(*place, flip) for place, flip in product([(0, 0), *moved], mirrored))[:count]
+    def of_batch(self, batch: Any, border: Sequence[float] = (0.0,)) -> Any:
+        """Return a batch as it is seen, of which the first entry, or all of it, is pictures."""
+        if isinstance(batch, tuple | list):
+            return (self.of(batch[0], border), *batch[1:])
+        return self.of(batch, border)
 
 
 @dataclass(frozen=True)
-class MeanOverViews:
-    r"""Calls a classifier on several views of each picture, for the `forward` of an `Ensemble`.
+class Views:
+    """Several views of each picture, in which every member of an `Ensemble` sees it.
 
-        log of the mean over k of softmax(f(v_k(x)))
+    A classifier f that sees a picture x in K views predicts
 
-    A softmax of this is the mean of the probabilities. So an ensemble of one model predicts what test-time
-    augmentation does, and one of several members the mean over all members and views. Temperatures,
-    compression and export are as without views. They are not saved: give the same ones to `Ensemble.load`.
+        p = (1 / K) * sum over k of softmax(f(v_k(x)))
+
+    So an ensemble of one model predicts what test-time augmentation does, and one of several members the mean
+    over all members and views. Views are saved with an ensemble, and exported files contain them.
 
     Args:
         views: As of `usual_views`; each is a forward pass.
         border: What moves in at the edges, for each channel or for all: what black is after the
             normalization, (0 - mean) / std.
-        forward: Calls the model on a batch of which the first entry, or all of it, is the pictures.
 
     References:
         Krizhevsky, Sutskever, Hinton, "ImageNet Classification with Deep Convolutional Neural Networks",
@@ -112,46 +104,74 @@ class MeanOverViews:
         image:
 
         >>> import torch, pfge
-        >>> from pfge.views import MeanOverViews, usual_views
+        >>> from pfge.views import usual_views
         >>> def make_model():
         ...     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 2, bias=False))
         >>> views = usual_views(2, shift=0, mirror=True)
-        >>> ensemble = pfge.Ensemble([{"1.weight": torch.eye(2)}], make_model, forward=MeanOverViews(views))
+        >>> ensemble = pfge.Ensemble([{"1.weight": torch.eye(2)}], make_model, views=views)
         >>> ensemble.predict(torch.tensor([[[[0.0, 3.0]]]]))
         tensor([[0.5000, 0.5000]])
     """
 
     views: tuple[View, ...]
     border: tuple[float, ...] = (0.0,)
-    forward: Callable[[nn.Module, Any], Any] = field(default=call_model, repr=False)
 
     def __post_init__(self) -> None:
         if not self.views:
             raise ValueError(
                 "views must be at least one, got none; take usual_views(4, shift=2, mirror=True)"
             )
+        if not self.border or not all(isinstance(c, float | int) and math.isfinite(c) for c in self.border):
+            raise ValueError(f"border must be finite numbers, got {self.border!r}")
 
-    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the logarithm of the mean probabilities, [N, C]."""
-        pictures, *rest = batch if isinstance(batch, tuple | list) else (batch,)
-        if not isinstance(pictures, Tensor) or pictures.ndim != 4 or not pictures.is_floating_point():
-            raise ValueError(f"views are of pictures [N, C, H, W], got {_describe(pictures)}; leave them out")
-        channels = pictures.shape[1]
-        if len(self.border) not in (1, channels):
-            raise ValueError(
-                f"border must have one number, or one for each of {channels} channels, got {self.border}"
-            )
-        answers = [self._answer(model, view.of(pictures, self.border), rest) for view in self.views]
+    def __len__(self) -> int:
+        return len(self.views)
+
+    def call(self, forward: Callable[[nn.Module, Any], Any], model: nn.Module, batch: Any) -> Tensor:
+        """Return the logarithm of the mean probabilities, [N, C].
+
+        Args:
+            forward: Calls the model on a batch, and returns logits [N, C].
+            model: The classifier.
+            batch: Of which the first entry, or all of it, is pictures [N, C, H, W].
+        """
+        answers = [_log_probabilities(forward(model, v.of_batch(batch, self.border))) for v in self.views]
         return torch.stack(answers).logsumexp(dim=0) - math.log(len(answers))
 
-    def _answer(self, model: nn.Module, pictures: Tensor, rest: list[Any]) -> Tensor:
-        logits: Tensor = self.forward(model, (pictures, *rest) if rest else pictures)
-        if logits.ndim != 2:
-            raise ValueError(
-                f"views are for one class for each picture, whose logits are [N, C], got "
-                f"{_describe(logits)}; leave them out"
-            )
-        return logits.log_softmax(dim=1)
+
+def usual_views(count: int, *, shift: int, mirror: bool, border: Sequence[float] = (0.0,)) -> Views:
+    """Return different views; the first is the picture as it is.
+
+    There may be fewer than `count`: the picture as it is and moved up, down, left and right, each
+    mirrored or not.
+
+    Args:
+        count: How many at the most; each costs a forward pass.
+        shift: By how many pixels pictures are moved; half of what the crops of the training move them is
+            usual. 0 does not move them.
+        mirror: Whether to mirror them as well, as when the training did so.
+        border: As of `Views`.
+
+    Example:
+        >>> from pfge.views import usual_views
+        >>> len(usual_views(99, shift=2, mirror=True)), len(usual_views(99, shift=0, mirror=True))
+        (10, 2)
+    """
+    if count < 1 or shift < 0:
+        raise ValueError(f"count must be at least 1 and shift at least 0, got {count} and {shift}")
+    moved = [(-shift, 0), (shift, 0), (0, -shift), (0, shift)] if shift else []
+    mirrored = (False, True) if mirror else (False,)
+    views = tuple(View(*place, flip) for place, flip in product([(0, 0), *moved], mirrored))
+    return Views(views[:count], tuple(border))
+
+
+def _log_probabilities(logits: Tensor) -> Tensor:
+    if logits.ndim != 2:
+        raise ValueError(
+            f"views are for one class for each picture, whose logits are [N, C], got {_describe(logits)}; "
+            "leave them out"
+        )
+    return logits.log_softmax(dim=1)
 
 
 def _describe(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from tests.lab.tiny import SETTINGS
 
-RUN_SETTINGS = ("ensemble.methods=['PFGE']", "data.halve_test=true")
+RUN_SETTINGS = ("ensemble.methods=['PFGE']", "data.halve_test=true", "data.flip=true")
 PFGE = "seed-1/ensembles/PFGE"
 _SAME_RUN = ["--out", ".", *(part for setting in (*SETTINGS, *RUN_SETTINGS) for part in ("--set", setting))]
 
@@ -13,6 +13,7 @@ READING_ENSEMBLES = {
     "export": [PFGE, "out.pt2", "--format", "torch"],
     "cascade": [PFGE],
     "compress": [PFGE, "small", "--max-kl", "1"],
+    "views": [PFGE, "seen"],
 }
 READING_RUNS = {
     "diagnose": ["."],

@@ -20,6 +20,7 @@ name = "mine"
 seeds = [1]
 [data]
 halve_test = true
+flip = true
 batch_norm_images = 100
 [pretrain]
 epochs = 0.5

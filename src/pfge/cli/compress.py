@@ -7,7 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, is_in_run, open_session_of
+from pfge.cli.ensemble_arguments import (
+    WHERE_FROM,
+    add_ensemble_arguments,
+    is_in_run,
+    members_in_words,
+    open_session_of,
+)
 
 if TYPE_CHECKING:
     from pfge.compression.quality import Quality
@@ -153,7 +159,7 @@ def run(options: argparse.Namespace) -> int:
         files = sum(file.stat().st_size for file in out.iterdir())
         one = ensemble.last(1).nbytes
         print(
-            f"{len(ensemble)} members: {ensemble.nbytes:,} bytes before, {compressed.nbytes:,} after "
+            f"{members_in_words(ensemble)}: {ensemble.nbytes:,} bytes before, {compressed.nbytes:,} after "
             f"({compressed.nbytes / one:.2f} of one member), {files:,} on disk with all files"
         )
         if session is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pfge.cli.setting_arguments import add_setting_arguments, add_trust_argument, given_settings
 
 if TYPE_CHECKING:
+    from pfge.ensemble import Ensemble
     from pfge.lab.config.schema import Experiment
     from pfge.lab.session import Session
 
@@ -21,6 +22,12 @@ def add_ensemble_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_setting_arguments(parser, "data.name=mnist")
     add_trust_argument(parser)
+
+
+def members_in_words(ensemble: "Ensemble") -> str:
+    """Return the number of members, and that of the views in which they see pictures, if there are any."""
+    views = f" in {len(ensemble.views)} views" if ensemble.views else ""
+    return f"{len(ensemble)} member{'s' * (len(ensemble) > 1)}{views}"
 
 
 def written_file(options: argparse.Namespace, name: str) -> Path:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfge.cli.compress import parse_bytes
 from pfge.cli.deployed_ensemble import open_deployed
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments
+from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, members_in_words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
     deployed = open_deployed(options, EXAMPLES)
     ensemble, example = deployed.ensemble, deployed.example
     ensemble.usage = deployed.usage
-    Reporter().say(f"{options.ensemble}: exports {len(ensemble)} members, and compares the file with PyTorch")
+    members = members_in_words(ensemble)
+    Reporter().say(f"{options.ensemble}: exports {members}, and compares the file with PyTorch")
     batch = [example] if isinstance(example, tuple) else example  # of a tuple, the model takes the entries
     if options.format == "onnx":
         form: Any = (options.form or "loop").replace("-", " ")
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         exported = export_torch(ensemble, options.out, batch)
     weights = "packed" if exported.packed else "as they are"
     print(
-        f"{exported.path}: {len(ensemble)} members, {exported.bytes:,} bytes, weights {weights}, "
+        f"{exported.path}: {members}, {exported.bytes:,} bytes, weights {weights}, "
         f"{'means and variances' if isinstance(ensemble.task, Regression) else 'probabilities'} within "
         f"{exported.largest_difference:.1g} of PyTorch's; "
         f"inputs {_shape(example)}, {_normalization(deployed.normalization)}"

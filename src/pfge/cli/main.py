@@ -32,6 +32,7 @@ from pfge.cli import (
     status,
     table,
     verify,
+    views,
 )
 from pfge.reports.printable import printable
 
@@ -50,6 +51,7 @@ COMMANDS = (
     compress,
     cascade,
     formats,
+    views,
     export,
     predict,
     average,

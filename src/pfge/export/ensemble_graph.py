@@ -48,7 +48,7 @@ class EnsembleGraph(nn.Module):
         self._form = form
         model = unwrap(ensemble.build_model()).cpu().eval().requires_grad_(False)
         # In a tuple, so that the model's own weights are no part of the graph.
-        self._called = (Called(model, ensemble.forward),)
+        self._called = (Called(model, ensemble.forward_in_views),)
         self._shape = None if shape is None else tuple(shape)
         self._dtype = dtype
         self._task = ensemble.task

@@ -41,7 +41,7 @@ class ExampleInputs:
         Raises:
             ValueError: It has other parts than tensors [N, ...], or axes name no input or dimension of it.
         """
-        calls_model = ensemble.forward is call_model
+        calls_model = ensemble.forward_in_views is call_model
         if calls_model:
             places, names = arguments_of(example)
         else:

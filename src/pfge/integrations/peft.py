@@ -25,11 +25,13 @@ from pfge.storage.manifest import (
     prepare_for_overwrite,
     read_manifest,
     read_temperatures,
+    read_views,
     require_format,
     task_entries,
     temperature_entries,
     usage_entries,
     verify_file,
+    views_entries,
 )
 from pfge.storage.tensor_bytes import tensor_file
 from pfge.storage.usage import Usage
@@ -86,6 +88,7 @@ def save_adapters(ensemble: Ensemble, folder: str | Path) -> None:
             **temperature_entries(ensemble.temperatures),
             **task_entries(task_to_manifest(ensemble.task)),
             **usage_entries(ensemble.usage),
+            **views_entries(ensemble.views),
             "adapter_config": config,
             "members": [asdict(entry) for entry in entries],
         }
@@ -121,6 +124,7 @@ def load_adapters(
     files = [verify_file(path / e.folder, e, f"adapter {number}") for number, e in enumerate(entries, 1)]
     temperatures = read_temperatures(path / MANIFEST, manifest, len(entries))
     usage = Usage.from_manifest(path / MANIFEST, manifest.get("usage"))
+    views = read_views(path / MANIFEST, manifest)
     try:
         task = task_from_manifest(manifest.get("task")) if task is None else task
     except ValueError as error:
@@ -151,6 +155,7 @@ def load_adapters(
         forward=forward,
         temperatures=temperatures,
         usage=usage,
+        views=views,
     )
 
 

@@ -11,6 +11,7 @@ from pfge.packed.packed_members import PackedMembers
 from pfge.storage import manifest as manifests
 from pfge.storage.files import StorageError, read_tensors
 from pfge.storage.usage import NO_USAGE, Usage
+from pfge.views import Views
 
 FORMAT = "pfge-packed-ensemble"
 VERSION = 3
@@ -34,6 +35,7 @@ class PackedFolder:
     temperatures: Temperatures = UNSCALED
     task: dict[str, Any] | None = None
     usage: Usage = NO_USAGE
+    views: Views | None = None
     deflated: bool | None = None
 
     @property
@@ -69,6 +71,7 @@ class PackedFolder:
             **manifests.temperature_entries(self.temperatures),
             **manifests.task_entries(self.task),
             **manifests.usage_entries(self.usage),
+            **manifests.views_entries(self.views),
             **asdict(entry),
         }
 
@@ -108,7 +111,8 @@ class PackedFolder:
         temperatures = manifests.read_temperatures(path / manifests.MANIFEST, manifest, len(iterations))
         method, model, task = (manifest.get(key) for key in ("method", "model", "task"))
         usage = Usage.from_manifest(path / manifests.MANIFEST, manifest.get("usage"))
-        return cls(members, method, model, iterations, temperatures, task, usage)
+        views = manifests.read_views(path / manifests.MANIFEST, manifest)
+        return cls(members, method, model, iterations, temperatures, task, usage, views)
 
 
 def is_packed_folder(path: Path) -> bool:

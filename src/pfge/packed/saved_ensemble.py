@@ -12,6 +12,7 @@ from pfge.storage.atomic_files import only_writer
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.manifest import prepare_for_overwrite
 from pfge.storage.usage import NO_USAGE, Usage
+from pfge.views import Views
 from pfge.weights import Weights
 
 
@@ -26,6 +27,7 @@ class SavedEnsemble:
     temperatures: Temperatures = UNSCALED
     task: dict[str, Any] | None = None
     usage: Usage = NO_USAGE
+    views: Views | None = None
 
     def write(self, path: Path) -> None:
         """Write the members to a folder; an ensemble that was there is replaced at once, at the end."""
@@ -55,6 +57,7 @@ class SavedEnsemble:
             self.temperatures,
             self.task,
             self.usage,
+            self.views,
         )
 
     def _plain(self, path: Path) -> EnsembleFolder:
@@ -65,6 +68,7 @@ class SavedEnsemble:
             temperatures=self.temperatures,
             task=self.task,
             usage=self.usage,
+            views=self.views,
         )
 
     @classmethod
@@ -88,6 +92,7 @@ class SavedEnsemble:
                 packed.temperatures,
                 packed.task,
                 packed.usage,
+                packed.views,
             )
         plain = EnsembleFolder.open(path)
         return cls(
@@ -98,4 +103,5 @@ class SavedEnsemble:
             plain.temperatures,
             plain.task,
             plain.usage,
+            plain.views,
         )

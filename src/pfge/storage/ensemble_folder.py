@@ -24,15 +24,18 @@ from pfge.storage.manifest import (
     read_manifest,
     read_temperatures,
     read_verified,
+    read_views,
     require_format,
     task_entries,
     temperature_entries,
     total_bytes,
     usage_entries,
     verify_file,
+    views_entries,
     write_file,
 )
 from pfge.storage.usage import NO_USAGE, Usage
+from pfge.views import Views
 from pfge.weights import Weights
 
 FORMAT = "pfge-ensemble"
@@ -57,6 +60,7 @@ class EnsembleFolder:
         temperatures: What their logits are divided by.
         task: The manifest's entry of the task, if it has one.
         usage: What is needed to use the members.
+        views: In which they see each picture, if not only as it is.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class EnsembleFolder:
         temperatures: Temperatures = UNSCALED,
         task: dict[str, Any] | None = None,
         usage: Usage = NO_USAGE,
+        views: Views | None = None,
     ):
         self.path = path
         self.method = method
@@ -75,6 +80,7 @@ class EnsembleFolder:
         self.temperatures = temperatures
         self.task = task
         self.usage = usage
+        self.views = views
         self.entries: list[Entry] = []
         self.shared: FileEntry | None = None
         self._shared_tensors: Weights | None = None
@@ -94,6 +100,7 @@ class EnsembleFolder:
         folder.shared = _parse_shared(path / MANIFEST, manifest)
         folder.temperatures = read_temperatures(path / MANIFEST, manifest, len(folder.entries))
         folder.usage = Usage.from_manifest(path / MANIFEST, manifest.get("usage"))
+        folder.views = read_views(path / MANIFEST, manifest)
         folder._verify()
         return folder
 
@@ -173,6 +180,7 @@ class EnsembleFolder:
             **temperature_entries(self.temperatures),
             **task_entries(self.task),
             **usage_entries(self.usage),
+            **views_entries(self.views),
             **({"shared": asdict(self.shared)} if self.shared else {}),
             "members": [asdict(entry) for entry in entries],
         }

@@ -4,7 +4,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pfge.storage.files import (
 )
 from pfge.storage.tensor_bytes import tensor_file
 from pfge.storage.usage import Usage
+from pfge.views import View, Views
 from pfge.weights import Weights
 
 MANIFEST = "manifest.json"
@@ -199,6 +200,25 @@ def task_entries(task: dict[str, Any] | None) -> dict[str, Any]:
 def usage_entries(usage: Usage) -> dict[str, Any]:
     """Return what a manifest says of usage: nothing of an empty one."""
     return {"usage": given} if (given := usage.given()) else {}
+
+
+def views_entries(views: Views | None) -> dict[str, Any]:
+    """Return what a manifest says of the views of each picture: nothing if there is only the picture."""
+    return {} if views is None else {"views": asdict(views)}
+
+
+def read_views(path: Path, manifest: dict[str, Any]) -> Views | None:
+    """Return the views in a manifest, which may lack them."""
+    match manifest.get("views"):
+        case None:
+            return None
+        case {"views": list(views), "border": list(border)}:
+            try:
+                return Views(tuple(View(**view) for view in views), tuple(border))
+            except (TypeError, ValueError) as error:
+                raise StorageError(f"{path} must say in `views` how pictures are seen: {error}") from None
+        case found:
+            raise StorageError(f"{path} must give the views and the border of `views`, found {found!r}")
 
 
 def _of_labels(value: Any) -> Any:

@@ -1,8 +1,7 @@
 """Baselines: a deep ensemble, dropout that stays on at test time, and augmentation at test time."""
 
 from pfge.ensemble import Ensemble
-from pfge.lab.data.in_memory.augmentation import Augmentation
-from pfge.lab.evaluation.augmented_passes import augmented_passes, views_of
+from pfge.lab.evaluation.augmented_passes import augmented_passes, views_in
 from pfge.lab.evaluation.mc_dropout import mc_dropout
 from pfge.lab.evaluation.record import record_ensemble, saved_ensemble
 from pfge.lab.session import Session
@@ -40,13 +39,11 @@ def record_mc_dropout(session: Session, seed: int, name: str, samples: int) -> N
 
 def augmented_ensemble(session: Session, seed: int, method: Method, setting: Setting) -> Ensemble:
     """Return the one model of another method as it sees pictures that are shifted and mirrored."""
-    data = session.experiment.data
-    views = views_of(Augmentation(data.crop_padding, data.flip), setting.members)
+    views = views_in(session, setting.members, method.name)
     ensemble = augmented_passes(
         saved_ensemble(session, seed, method.base).members[0],
         session.build_model,
         views,
-        session.splits.normalization_for(method.name),
         task=session.task,
         forward=session.engine.forward,
         method=f"{method.name}({len(views)})",

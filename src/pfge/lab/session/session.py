@@ -198,9 +198,10 @@ class Session:
             return self.make_ensemble([read_recorded(file)], method=START, iterations=[0])
         method = method_of(path.name)
         if method and method.path in ("augmented", "start") and not path.exists():
+            remedy = ", or a copy of it made by pfge views" if method.path == "augmented" else ""
             raise StorageError(
                 f"{path} must be an ensemble folder, and {method.name} has none: it is one model in several "
-                f"passes; give {path.with_name(method.base or START)}"
+                f"passes; give {path.with_name(method.base or START)}{remedy}"
             )
         ensemble = Ensemble.load(path, self.build_model, forward=self.engine.forward)
         return require_task(ensemble, self.task, path).to(self.engine.device)

@@ -155,8 +155,8 @@ def _views(chosen: MethodSummary) -> str:
     if method is None or method.path != "augmented":
         return ""
     return (
-        f" It is the model of {method.base} in {chosen.members} forward passes: load that ensemble with "
-        "forward=pfge.views.MeanOverViews(...)."
+        f" It is the model of {method.base} in {chosen.members} forward passes: `pfge views` makes such a "
+        "copy of that ensemble."
     )
 
 
