@@ -146,7 +146,7 @@ def _link(name: str) -> str:
 
 
 class RunTables(MarkdownDirective):
-    """The tables of a recorded run, as `pfge table` prints them, without intervals over test images."""
+    """The tables of a recorded run, as `pfge table` prints them, without intervals over test examples."""
 
     required_arguments = 1
 

@@ -202,7 +202,7 @@ def test_a_divergence_is_kept_and_printed(
         kl, increase = differences(pfge, folder / "small", validation)
         assert kl <= most
         found = re.search(
-            r"On 398 validation images: KL (\S+) from the original's predictions, NLL ([+-]\S+)",
+            r"On 398 validation examples: KL (\S+) from the original's predictions, NLL ([+-]\S+)",
             (captured := capsys.readouterr()).out,
         )
         assert found is not None

@@ -51,7 +51,7 @@ def test_the_copy_is_the_row_of_test_time_augmentation(
         shown[name] = f"accuracy {percent['accuracy']}, NLL {metrics['nll']:.4f}, ECE {percent['ece']}"
     assert capsys.readouterr().out.splitlines() == [
         f"{seen}: 4 views of each picture, temperature {rows['TTA']['temperature']:.3f}",
-        "On 398 validation images, each at its own temperature:",
+        "On 398 validation examples, each at its own temperature:",
         f"  pictures as they are: {shown['SWA']}",
         f"  in views: {shown['TTA']}",
     ]

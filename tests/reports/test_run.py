@@ -118,7 +118,7 @@ def test_evaluated_ensembles_have_tables_of_their_own(tmp_path: Path) -> None:
         "methods",
         "calibration",
         "differences from PFGE",
-        "PFGE, seed 2, 4 members: 400 test images of made",
+        "PFGE, seed 2, 4 members: 400 test examples of made",
         "PFGE, seed 2, 4 members: telling 100 images of other from these",
         "PFGE, seed 2, 4 members: the test images corrupted",
     ]

@@ -127,7 +127,7 @@ def test_what_would_decide_does_decide() -> None:
 @pytest.mark.parametrize("step", [0.0, 0.5, 1.0])
 def test_so_many_more_examples_do_decide(step: float) -> None:
     found = replace(gap(0.02, 0.0, 0.02, metric=ACCURACY), step=step)
-    more = number_of("test images", found)
+    more = number_of("test examples", found)
     enough = replace(found, examples=10_000 + more, example_error=0.02 * sqrt(10_000 / (10_000 + more)))
     fewer = 10_000 + int(0.9 * more)
     not_enough = replace(found, examples=fewer, example_error=0.02 * sqrt(10_000 / fewer))
@@ -138,7 +138,7 @@ def test_where_neither_is_enough_both_are_asked_for() -> None:
     missing = gap(0.02, 0.02, 0.02).missing
     assert missing.startswith("about ")
     assert " more seeds and " in missing
-    assert missing.endswith(" more test images")
+    assert missing.endswith(" more test examples")
     assert gap(0.0, 1.0).missing == "more than 100 seeds"
 
 
@@ -147,7 +147,7 @@ def test_a_gap_in_words() -> None:
         metric=ACCURACY, mean=-0.0008, margin=0.002, seeds=3, seed_error=0.0001, examples=9, example_error=0.0
     )
     assert str(found) == (
-        "-0.08 points (95 % interval -0.12 to -0.04 over test images and 3 seeds): equal within 0.2 points"
+        "-0.08 points (95 % interval -0.12 to -0.04 over test examples and 3 seeds): equal within 0.2 points"
     )
     undecided = str(replace(found, seed_error=0.0005, compared=4, called="validation examples"))
     assert re.search(r"more validation examples$|more seeds?$", undecided)

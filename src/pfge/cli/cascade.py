@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.001,
         metavar="SHARE",
-        help="largest share of validation images that all members classify correctly and the cascade does "
+        help="largest share of validation examples that all members classify correctly and the cascade does "
         "not (default: 0.001)",
     )
     parser.add_argument(
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         print_cascade(
             _measure(cascade, ensemble, answers, test.labels.cpu(), seconds),
             session.task,
-            f"{ensemble.method or 'ensemble'}, {len(ensemble)} members: test set, {len(test):,} images",
+            f"{ensemble.method or 'ensemble'}, {len(ensemble)} members: test set, {len(test):,} examples",
         )
         print(f"{_describe(cascade)}: {out}")
     return 0

@@ -241,11 +241,10 @@ def _say_attempt(session: "Session", tried: "Ensemble", quality: "Quality") -> N
 
 def _describe_loss(session: "Session", ensemble: "Ensemble", compressed: "Ensemble") -> str:
     from pfge.compression.quality import Judge
-    from pfge.reports.statistics import examples_of
 
     data = session.splits.validation
     quality = Judge(ensemble, session.in_batches(data), with_targets=True).measure(compressed)
     return (
-        f"On {len(data):,} validation {examples_of(session.task)}: KL {quality.kl:.6f} from the original's "
+        f"On {len(data):,} validation examples: KL {quality.kl:.6f} from the original's "
         f"predictions, NLL {quality.nll_increase:+.6f}"
     )

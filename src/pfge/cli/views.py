@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"{out}: {len(views)} views of each picture, temperature {seen.temperatures.pooled:.3f}")
     # Both at a temperature, so that the difference is that of the views alone.
     at_temperature = plain.calibrated(session.in_batches(data), data.labels)
-    print(f"On {len(data):,} validation images, each at its own temperature:")
+    print(f"On {len(data):,} validation examples, each at its own temperature:")
     for name, ensemble in (("pictures as they are", at_temperature), ("in views", seen)):
         metrics = session.task.summarize(ensemble.evaluate(session.in_batches(data)))
         print(f"  {name}: {in_words(session.task, metrics)}")

@@ -166,7 +166,7 @@ class Run:
         if without:
             found.append(
                 f"No scores of each example for {', '.join(without)}, so no reliability and no interval over "
-                "test images: older versions did not keep them. To get them, remove results.jsonl and run "
+                "test examples: older versions did not keep them. To get them, remove results.jsonl and run "
                 "the same pfge compare again, which only measures."
             )
         return found

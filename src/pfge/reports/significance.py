@@ -11,7 +11,7 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import ComparisonRow
 from pfge.metrics.significance import seed_difference
 from pfge.reports.noisy_mean import NoisyMean
-from pfge.reports.statistics import by_method, examples_of, is_comparable, measured, paired_metrics, task_of
+from pfge.reports.statistics import by_method, is_comparable, measured, paired_metrics, task_of
 from pfge.reports.verdicts import Gap
 from pfge.storage.recorded_tensors import read_recorded
 from pfge.tasks import Metric
@@ -51,7 +51,7 @@ def find_gaps(
     wanted = [name for name in (found if methods is None else methods) if name != reference and name in found]
     scores = {name: _read_scores(folder, found[name], part) for name in [*wanted, reference]}
     task = task_of(rows)
-    called = f"{part.partition('.')[0]} {examples_of(task)}"
+    called = f"{part.partition('.')[0]} examples"
     together = compared or len(wanted)
     gaps: dict[str, dict[str, Gap]] = {}
     for name in wanted:
@@ -81,7 +81,7 @@ def compare(
     *,
     margins: MarginSettings = DEFAULT_MARGINS,
     compared: int = 1,
-    called: str = "test images",
+    called: str = "test examples",
 ) -> Gap | None:
     """Return how a method differs from the reference in a metric, on the seeds that both have.
 

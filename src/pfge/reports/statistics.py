@@ -10,7 +10,6 @@ from pfge.lab.run.results import ComparisonRow, FormatRow, MeasuredRow
 from pfge.lab.run.typed_json import LARGEST_FLOAT
 from pfge.methods import row_order
 from pfge.tasks import Metric, Task
-from pfge.tasks.manifest import DEFAULT_TASK
 
 UNPACKED = "float32"
 
@@ -42,11 +41,6 @@ def task_of(rows: Sequence[MeasuredRow]) -> Task:
     if others:
         raise ValueError(f"results of different tasks cannot share a table, got {first} and {others[0]}")
     return first
-
-
-def examples_of(task: Task) -> str:
-    """Return what the examples of a task are called in tables and figures."""
-    return "images" if task == DEFAULT_TASK else "examples"
 
 
 def main_metrics(task: Task, measured: Iterable[Mapping[str, object]]) -> list[Metric]:

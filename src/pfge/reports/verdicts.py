@@ -28,7 +28,7 @@ class Gap(NoisyMean):
     margin: float
     reference: float = 0.0
     sum: NoisyMean | None = None
-    called: str = "test images"
+    called: str = "test examples"
 
     @property
     def verdict(self) -> Verdict:

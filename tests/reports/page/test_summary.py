@@ -201,7 +201,7 @@ def test_what_the_noise_hides_is_undecided(tmp_path: Path) -> None:
 def test_the_claim_says_difference_interval_and_memory(tmp_path: Path) -> None:
     why = said(make_run(tmp_path / "run"))["claim"].why
     assert why.startswith("PFGE with 4 members against FGE with 20: accuracy -0.50 points (95 % interval -")
-    assert "over test images and 2 seeds): undecided; to decide: about" in why
+    assert "over test examples and 2 seeds): undecided; to decide: about" in why
     assert "NLL +0.0100 (95 % interval +" in why
     assert why.endswith("Memory 4 MB against 20 MB, 5 times less.")
 

@@ -66,12 +66,12 @@ def test_the_notes_state_sources_margins_and_the_number_of_methods() -> None:
     table = differences_table({"FGE": gaps, "SWA": gaps}, "PFGE")
     assert table is not None
     assert table.note("") == (
-        "Each method minus PFGE, with the 95 % interval over test images and seeds, for all 2 methods "
+        "Each method minus PFGE, with the 95 % interval over test examples and seeds, for all 2 methods "
         "together (Bonferroni) in each metric; equal: the interval lies within the margin, 0.2 points in "
         "accuracy, 0.01 in NLL; undecided: it neither does, nor excludes 0."
     )
     one_seed = table_of(gap("accuracy", 0.1, 0.1, seeds=1), gap("nll", 0.1, 0.1, seeds=1))
-    assert "over test images alone where there is one seed, which decides nothing;" in one_seed.note("")
+    assert "over test examples alone where there is one seed, which decides nothing;" in one_seed.note("")
     assert texts(one_seed)[0][-1] == "at least two more seeds"
 
 
@@ -104,7 +104,7 @@ def test_the_notes_name_the_part_of_the_data(tmp_path: Path) -> None:
         (table,) = [
             t for t in comparison_tables(run.folder, run.results, part=part) if t.key == "differences"
         ]
-        assert f"interval over {part} images and seeds; " in table.note("")
+        assert f"interval over {part} examples and seeds; " in table.note("")
 
 
 def test_the_notes_say_when_a_coverage_is_better() -> None:

@@ -16,7 +16,7 @@ def made(**changes: Any) -> EnsembleEvaluation:
 def test_an_evaluation_has_a_table_for_all_that_was_measured() -> None:
     strengths = [{"strength": s, "accuracy": 0.9 - s / 10, "nll": s, "ece": 0.1} for s in range(1, 6)]
     test, ood, corruptions = evaluation_tables(made(corruptions={"blur": strengths}), "mine")
-    assert test.heading == "mine: 400 test images of made"
+    assert test.heading == "mine: 400 test examples of made"
     assert texts(test) == [["accuracy", "0.9000"], ["nll", "0.3000"], ["ece", "0.0200"]]
     assert ood.title == "telling 100 images of other from these"
     assert texts(ood)[0] == ["entropy", "81.00", "70.00", "30.00"]

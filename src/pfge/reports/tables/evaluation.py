@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pfge.lab.run.results import EnsembleEvaluation, UnknownInputs
-from pfge.reports.statistics import Estimate, examples_of, main_metrics
+from pfge.reports.statistics import Estimate, main_metrics
 from pfge.reports.tables.cells import Cell, Missing, Number, Text
 from pfge.reports.tables.table import Row, Table, columns
 from pfge.tasks import Metric
@@ -21,7 +21,7 @@ def evaluation_tables(found: EnsembleEvaluation, subject: str) -> list[Table]:
 def _test_table(found: EnsembleEvaluation, subject: str) -> Table:
     return Table(
         "evaluation",
-        f"{found.images:,} test {examples_of(found.task)} of {found.data}",
+        f"{found.images:,} test examples of {found.data}",
         columns("metric", "value"),
         [Row([Text(name.replace("_", " ")), Number(value)]) for name, value in found.test.items()],
         subject=subject,
