@@ -1,5 +1,9 @@
+import os
 import sys
 from pathlib import Path
+
+# The suite itself runs on every core: libraries, and processes that tests start, use one thread each.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
@@ -13,7 +17,7 @@ from tests.tasks.fractions import Fractions
 settings.register_profile("pfge", deadline=None, derandomize=True)
 settings.load_profile("pfge")
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))  # what builds and checks the site
-torch.set_num_threads(1)  # the suite itself runs on every core
+torch.set_num_threads(1)
 
 
 @pytest.fixture
