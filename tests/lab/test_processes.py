@@ -33,6 +33,7 @@ TWO = ("engine.accelerator=cpu", "engine.devices=2")
 SCRIPT = """
 import sys
 from pathlib import Path
+sys.modules["torchmetrics"] = None  # as of PROGRAM
 from tests.lab.test_processes import work
 work(Path(sys.argv[1]))
 """
@@ -83,7 +84,19 @@ def work(folder: Path) -> None:
     settings = [part for setting in (*SETTINGS, *PLAIN, *TWO) for part in ("--set", setting)]
     code = main(["compare", "--out", str(folder / "run"), *settings])
     measure_given(folder, folder / f"measured-{os.environ['RANK']}", *TWO)
+    fail_in_the_first(folder)
     sys.exit(code)
+
+
+def fail_in_the_first(folder: Path) -> None:
+    """Compare in a folder of another config, and then in a new one, as one process of two."""
+    few = (*PLAIN, *TWO, "ensemble.methods=[]")
+    error = "none"
+    try:
+        compare_all([(tiny(*few), folder / "failing"), (tiny(*few), folder / "next")], Reporter(quiet=True))
+    except (ValueError, RuntimeError) as caught:
+        error = type(caught).__name__
+    (folder / f"error-{os.environ['RANK']}.txt").write_text(error)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +108,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.manual_seed(seed)
         members.append(copy_weights(view_weights(small_conv())))
     Ensemble(members, small_conv).save(folder / "given")
+    with RunFolder(folder / "failing").opened(tiny("pretrain.rate=0.5")):
+        pass
     script = folder / "script.py"
     script.write_text(SCRIPT)
     printed = launch_two(str(script), str(folder))
@@ -183,22 +198,19 @@ def test_an_evaluation_by_two_processes_is_that_of_one(two: Path, one: Path, ran
 
 
 @pytest.mark.slow
-def test_the_product_launches_its_processes_itself_and_prints_one_table(one: Path, tmp_path: Path) -> None:
-    (tmp_path / "pfge_command.py").write_text(
-        "import sys\nfrom pfge.cli.main import main\nsys.exit(main())\n"
-    )
-    overrides = (*SETTINGS, *PLAIN, *TWO, "ensemble.methods=['PFGE']")
-    settings = [part for setting in overrides for part in ("--set", setting)]
-    out = tmp_path / "run"
-    printed = launch(str(tmp_path / "pfge_command.py"), "compare", "--out", str(out), *settings)
-    assert printed.count("│ PFGE ") == 1
-    assert [row["method"] for row in read_rows(tmp_path)] == ["w0", "PFGE"]
-    found = read_tensors(out / "seed-1" / "w0.safetensors")[0]
-    expected = read_tensors(one / "run" / "seed-1" / "w0.safetensors")[0]
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+def test_a_comparison_that_fails_in_one_process_is_not_mixed_with_the_next(two: Path) -> None:
+    errors = [(two / f"error-{rank}.txt").read_text() for rank in (0, 1)]
+    assert sorted(errors) == ["RuntimeError", "StorageError"]  # the second has lost the first
+    assert not (two / "next").exists()
 
 
-PROGRAM = "import sys\nfrom pfge.cli.main import main\nsys.exit(main())\n"
+# Fabric imports torchmetrics, which takes seconds, only to learn its version.
+PROGRAM = """
+import sys
+sys.modules["torchmetrics"] = None
+from pfge.cli.main import main
+sys.exit(main())
+"""
 LOST = (
     "pfge: error: another process of this command ended; the same command continues from the last checkpoint"
 )
@@ -220,15 +232,28 @@ def child_of(process: int) -> int:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run by two processes that the product launched; stdout.txt is what they printed."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    launch(*compare_in_two(folder / "program.py", folder / "run"))
-    return folder / "run"
+    printed = launch(*compare_in_two(folder / "program.py", folder / "run"))
+    (folder / "stdout.txt").write_text(printed)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_product_launches_its_processes_itself_and_prints_one_table(undisturbed: Path, one: Path) -> None:
+    assert (undisturbed / "stdout.txt").read_text().count("│ PFGE ") == 1
+    assert [row["method"] for row in read_rows(undisturbed)] == ["w0", "PFGE"]
+    found, expected = (
+        read_tensors(folder / "run" / "seed-1" / "w0.safetensors")[0] for folder in (undisturbed, one)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def start_and_disturb(
     command: list[str], folder: Path, disturbed: str, number: signal.Signals
 ) -> tuple[subprocess.Popen[bytes], int]:
     """Start a command, send a signal to one of its two processes in the middle, and return them."""
+    before = times_of_checkpoints(folder)
     with (folder / "said").open("w") as said:
         first = subprocess.Popen(
             [sys.executable, *command],
@@ -236,12 +261,20 @@ def start_and_disturb(
             stdout=subprocess.DEVNULL,
             stderr=said,
         )
-    seed = folder / "run" / "seed-1"
-    while not any(seed.glob("*pfge*.checkpoint")) and first.poll() is None:
+    while times_of_checkpoints(folder) <= before and first.poll() is None:
         time.sleep(0.01)
     second = child_of(first.pid)
     os.kill(first.pid if disturbed == "the first" else second, number)
     return first, second
+
+
+def times_of_checkpoints(folder: Path) -> set[int]:
+    """Return when the checkpoints of PFGE's own part were written; a new one adds a time."""
+    times = set()
+    for file in (folder / "run" / "seed-1").glob("*pfge*.checkpoint"):
+        with suppress(FileNotFoundError):  # its part is done by now
+            times.add(file.stat().st_mtime_ns)
+    return times
 
 
 def wait_for_end(process: int) -> None:
@@ -263,20 +296,20 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="ch
 
 @pytest.mark.slow
 @needs_proc
-@pytest.mark.parametrize("killed", ["the first", "the second"])
 def test_when_a_process_dies_the_other_ends_with_one_line_and_the_run_goes_on(
-    undisturbed: Path, tmp_path: Path, killed: str
+    undisturbed: Path, tmp_path: Path
 ) -> None:
     command = compare_in_two(tmp_path / "program.py", tmp_path / "run")
-    first, second = start_and_disturb(command, tmp_path, killed, signal.SIGKILL)
-    start = time.monotonic()
-    code = first.wait()
-    wait_for_end(second)
-    assert time.monotonic() - start < 30  # seconds, on a machine that is busy
-    assert code == (-signal.SIGKILL if killed == "the first" else 2)
-    assert lines_of_errors(tmp_path) == [LOST]
+    for killed in ("the first", "the second"):
+        first, second = start_and_disturb(command, tmp_path, killed, signal.SIGKILL)
+        start = time.monotonic()
+        code = first.wait()
+        wait_for_end(second)
+        assert time.monotonic() - start < 30  # seconds, on a machine that is busy
+        assert code == (-signal.SIGKILL if killed == "the first" else 2)
+        assert lines_of_errors(tmp_path) == [LOST]
     launch(*command)
-    assert outcome(tmp_path / "run") == outcome(undisturbed)
+    assert outcome(tmp_path / "run") == outcome(undisturbed / "run")
 
 
 SILENT = (
@@ -287,55 +320,27 @@ SILENT = (
 
 @pytest.mark.slow
 @needs_proc
-@pytest.mark.parametrize("stopped", ["the first", "the second"])
 def test_a_process_that_is_stopped_is_noticed_in_time_and_the_run_goes_on(
-    undisturbed: Path, tmp_path: Path, stopped: str
+    undisturbed: Path, tmp_path: Path
 ) -> None:
     command = compare_in_two(tmp_path / "program.py", tmp_path / "run")
-    first, second = start_and_disturb(
-        [*command, "--set", "engine.timeout=8"], tmp_path, stopped, signal.SIGSTOP
-    )
-    start = time.monotonic()
-    try:
-        if stopped == "the first":
+    for stopped in ("the first", "the second"):
+        first, second = start_and_disturb(
+            [*command, "--set", "engine.timeout=8"], tmp_path, stopped, signal.SIGSTOP
+        )
+        start = time.monotonic()
+        try:
+            if stopped == "the first":
+                wait_for_end(second)
+            else:
+                assert first.wait(timeout=PATIENCE) == 2
+            assert time.monotonic() - start < 40  # seconds, on a machine that is busy
+            assert lines_of_errors(tmp_path) == [SILENT]
+        finally:
+            for process in (first.pid, second):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            first.wait()
             wait_for_end(second)
-        else:
-            assert first.wait(timeout=PATIENCE) == 2
-        assert time.monotonic() - start < 40  # seconds, on a machine that is busy
-        assert lines_of_errors(tmp_path) == [SILENT]
-    finally:
-        for process in (first.pid, second):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        first.wait()
-        wait_for_end(second)
     launch(*command)
-    assert outcome(tmp_path / "run") == outcome(undisturbed)
-
-
-FAILING = """
-import sys
-from pathlib import Path
-from tests.lab.test_processes import compare_two
-compare_two(Path(sys.argv[1]))
-"""
-
-
-def compare_two(folder: Path) -> None:
-    """Compare in a folder of another config, and then in a new one, as one process of two."""
-    torch.set_num_threads(1)
-    few = (*PLAIN, *TWO, "ensemble.methods=[]")
-    try:
-        compare_all([(tiny(*few), folder / "a"), (tiny(*few), folder / "b")], Reporter(quiet=True))
-    except (ValueError, RuntimeError) as error:
-        print(type(error).__name__)
-
-
-@pytest.mark.slow
-def test_a_comparison_that_fails_in_one_process_is_not_mixed_with_the_next(tmp_path: Path) -> None:
-    with RunFolder(tmp_path / "a").opened(tiny("pretrain.rate=0.5")):
-        pass
-    (tmp_path / "script.py").write_text(FAILING)
-    printed = launch_two(str(tmp_path / "script.py"), str(tmp_path))
-    assert sorted(printed.split()) == ["RuntimeError", "StorageError"]  # the second has lost the first
-    assert not (tmp_path / "b").exists()
+    assert outcome(tmp_path / "run") == outcome(undisturbed / "run")
