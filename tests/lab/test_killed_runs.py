@@ -173,7 +173,7 @@ def test_workers_and_drivers_may_be_killed_at_any_moment(workplace: Path) -> Non
     two = (*settings, "engine.launcher=here:2")
     out, chosen = workplace / "killed", random.Random(5)
     for number in range(5):
-        driver = start(workplace, out, two)
+        driver = fork(workplace, out, two)
         deadline = time.monotonic() + PATIENCE
         while not (found := server_and_workers_of(driver.pid))[1] and time.monotonic() < deadline:
             if driver.poll() is not None:  # a fast machine has finished by now
@@ -187,7 +187,7 @@ def test_workers_and_drivers_may_be_killed_at_any_moment(workplace: Path) -> Non
         time.sleep(chosen.uniform(0, 2))
         driver.kill()
         driver.communicate()
-    finish(start(workplace, out, two))
+    finish(fork(workplace, out, two))
     finish(fork(workplace, workplace / "whole", settings))
     assert outcome(out) == outcome(workplace / "whole")
     names = [sorted(file.name for file in folder.iterdir()) for folder in (out, workplace / "whole")]
