@@ -3,6 +3,7 @@
 KILL_ROUNDS sets at how many stages a worker, and then its driver, are killed; one if it is not set.
 """
 
+import json
 import os
 import random
 import signal
@@ -14,13 +15,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.test_killed_runs import MODEL, PATIENCE, SETTINGS, finish, processes_below, start
+from tests.lab.test_killed_runs import (
+    MODEL,
+    PATIENCE,
+    SETTINGS,
+    SHORTER,
+    finish,
+    fork,
+    processes_below,
+    start,
+)
 from tests.lab.tiny import outcome
 
 pytestmark = pytest.mark.slow
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "1"))
-METHODS = "ensemble.methods=['FGE','PFGE']"
+SHORT = (*SETTINGS, *SHORTER, "ensemble.methods=['FGE','PFGE']")
 STAGES = ("pretrain.checkpoint", "shared.checkpoint", "pfge-fork.checkpoint", "ensembles", "pfge.checkpoint")
 """Files of a seed; soon after each of them appears, a worker is killed."""
 WORKING = {"ray": "ray::seed", "slurm:local": "submitit.core._submit"}
@@ -39,19 +49,20 @@ def wait_for(driver: subprocess.Popen[str], reached: Callable[[], bool]) -> None
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run by one process that was never killed."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "dropping.py").write_text(MODEL)
-    finish(start(folder, folder / "run", (*SETTINGS, METHODS)))
-    return outcome(folder / "run")
+    finish(fork(folder, folder / "run", SHORT))
+    return folder / "run"
 
 
 @pytest.mark.parametrize("launcher", WORKING)
-def test_workers_and_drivers_may_be_killed(launcher: str, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_workers_and_drivers_may_be_killed(launcher: str, whole: Path, tmp_path: Path) -> None:
     pytest.importorskip(launcher.partition(":")[0].replace("slurm", "submitit"))
     (tmp_path / "dropping.py").write_text(MODEL)
     out, chosen = tmp_path / "run", random.Random(11)
-    settings = (*SETTINGS, METHODS, f"engine.launcher={launcher}")
+    settings = (*SHORT, f"engine.launcher={launcher}")
     killed: list[str] = []
     for stage in STAGES[:: -(-len(STAGES) // ROUNDS)]:
         driver = start(tmp_path, out, settings)
@@ -70,16 +81,18 @@ def test_workers_and_drivers_may_be_killed(launcher: str, whole: dict[str, bytes
     finish(start(tmp_path, out, settings))
     print(f"{launcher}: killed {killed.count('worker')} workers and {killed.count('driver')} drivers")
     assert killed
-    assert outcome(out) == whole
+    assert outcome(out) == outcome(whole)
     assert not (out / "units").exists()
 
 
-def test_a_preempted_job_is_queued_again(whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_preempted_job_is_queued_again_and_the_bytes_are_those_of_one_process(
+    whole: Path, tmp_path: Path
+) -> None:
     """Before Slurm ends a job, it sends a signal; the job is queued again, and no failure is counted."""
     pytest.importorskip("submitit")
     (tmp_path / "dropping.py").write_text(MODEL)
     out = tmp_path / "run"
-    driver = start(tmp_path, out, (*SETTINGS, METHODS, "engine.launcher=slurm:local"))
+    driver = start(tmp_path, out, (*SHORT, "engine.launcher=slurm:local"))
     wait_for(driver, (out / "seed-1" / "pretrain.checkpoint").exists)
     (job,) = find_workers(driver, "slurm:local")
     os.kill(job, signal.SIGUSR2)
@@ -87,4 +100,7 @@ def test_a_preempted_job_is_queued_again(whole: dict[str, bytes], tmp_path: Path
     assert driver.returncode == 0, errors
     assert "seed 1: find w0: continues from iteration" in errors
     assert "failed" not in errors
-    assert outcome(out) == whole
+    assert outcome(out) == outcome(whole)
+    names = [sorted(path.name for path in folder.iterdir()) for folder in (out, whole)]
+    assert names[0] == names[1]
+    assert json.loads((out / "environment.json").read_text())["threads"] == 1
