@@ -14,7 +14,9 @@ from pfge.lab.data.readers.mnist1d import load_mnist1d
 from pfge.storage.recorded_tensors import write_recorded
 
 
-def test_signals_are_always_the_same_and_in_ten_classes(tmp_path: Path) -> None:
+def test_signals_are_always_the_same_in_ten_classes_and_leave_the_global_random_numbers_alone(
+    tmp_path: Path,
+) -> None:
     splits = load_data("mnist1d", root=tmp_path)
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (4000, 2000, 8000)
     assert splits.channels == 1
@@ -24,8 +26,14 @@ def test_signals_are_always_the_same_and_in_ten_classes(tmp_path: Path) -> None:
     assert everything.std().item() == pytest.approx(1, abs=1e-4)
     labels = torch.cat([part.labels for part in (splits.train, splits.validation, splits.test)])
     assert labels.bincount().tolist() == [1400] * 10
+    random.seed(1)
+    np.random.seed(1)
+    expected = random.random(), np.random.rand()
+    random.seed(1)
+    np.random.seed(1)
     again = load_mnist1d.__wrapped__(tmp_path / "elsewhere")[0]
     assert torch.equal(again.inputs, splits.train.inputs)
+    assert (random.random(), np.random.rand()) == expected
 
 
 @pytest.fixture
@@ -74,16 +82,6 @@ def test_signals_are_generated_where_no_file_can_be_written(made: dict[str, Tens
     (tmp_path / "file").write_text("in the way of the folder")
     found = load_mnist1d.__wrapped__(tmp_path / "file")[1]
     assert torch.equal(found.inputs, made["inputs"][4000:6000])
-
-
-def test_generating_leaves_the_global_random_numbers_alone(tmp_path: Path) -> None:
-    random.seed(1)
-    np.random.seed(1)
-    expected = random.random(), np.random.rand()
-    random.seed(1)
-    np.random.seed(1)
-    load_mnist1d.__wrapped__(tmp_path)
-    assert (random.random(), np.random.rand()) == expected
 
 
 def test_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
