@@ -1,9 +1,5 @@
-"""What each of two processes does with a model that FSDP2 splits between them.
+"""What each of two processes does with a model that FSDP2 splits between them."""
 
-torchrun runs it as `-m tests.sharded_processes FOLDER`.
-"""
-
-import sys
 from pathlib import Path
 
 import torch
@@ -279,7 +275,3 @@ def main(folder: Path) -> None:
         case(folder)
         distributed.barrier()
     distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

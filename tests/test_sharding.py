@@ -10,7 +10,7 @@ from pfge import FGE, SWA, SWAG, Collector, Constant, Trajectory, load_checkpoin
 from pfge.collectors import Star
 from pfge.sharding import any_split, is_split, split_like, whole
 from pfge.weights import load_weights
-from tests.processes import launch_two
+from tests.processes import fork_two
 from tests.sharded_processes import (
     CYCLE,
     ITERATIONS,
@@ -33,7 +33,7 @@ RANKS = (0, 1)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes wrote."""
     path = tmp_path_factory.mktemp("sharded")
-    launch_two("-m", "tests.sharded_processes", str(path))
+    fork_two("tests.sharded_processes", path)
     return path
 
 

@@ -17,7 +17,7 @@ from tests.integrations.problem import (
     make_collectors,
     train_bare,
 )
-from tests.processes import launch_two
+from tests.processes import fork_two
 from tests.toys import assert_same_weights
 
 every_adapter = pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.name)
@@ -88,7 +88,7 @@ def test_a_listener_changes_nothing_of_the_training(adapter: Adapter, tmp_path: 
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the members that two processes collected, by integration and rank."""
     folder = tmp_path_factory.mktemp("two")
-    launch_two("-m", "tests.integrations.two_processes", str(folder))
+    fork_two("tests.integrations.two_processes", folder)
     return folder
 
 

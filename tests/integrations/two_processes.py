@@ -1,10 +1,6 @@
-"""What each of two processes does: train by every integration, and save what it finds collected.
-
-torchrun runs it as `-m tests.integrations.two_processes FOLDER`.
-"""
+"""What each of two processes does: train by every integration, and save what it finds collected."""
 
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -24,7 +20,3 @@ def main(folder: Path) -> None:
         members = [list(collector.members()) for collector in collectors]
         save_checkpoint(folder / f"{adapter.name} {os.environ['RANK']}", members)
     distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
