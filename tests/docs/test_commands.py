@@ -28,7 +28,7 @@ epochs = 0.5
 unit = "iterations"
 cycle = 2
 period = 4
-length = 16
+length = 12
 [connect]
 unit = "iterations"
 length = 2
