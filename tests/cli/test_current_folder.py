@@ -18,7 +18,7 @@ from tests.cli.every_command import ALL
 # command, whether or not the module is found, must be made without the current folder on sys.path.
 PROGRAM = """
 import json, os, sys
-import lightning_fabric, sklearn.datasets, torch
+import sklearn.datasets, torch
 from pfge.cli.main import main
 
 mark, commands = sys.argv[1], json.loads(sys.argv[2])
