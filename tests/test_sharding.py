@@ -1,5 +1,6 @@
 """Models that FSDP2 splits between two processes give what one process gives."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from pfge import FGE, SWA, SWAG, Collector, Constant, Trajectory, load_checkpoin
 from pfge.collectors import Star
 from pfge.sharding import any_split, is_split, split_like, whole
 from pfge.weights import load_weights
+from tests.made_once import made_once
 from tests.processes import fork_two
 from tests.sharded_processes import (
     CYCLE,
@@ -32,9 +34,7 @@ RANKS = (0, 1)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes wrote."""
-    path = tmp_path_factory.mktemp("sharded")
-    fork_two("tests.sharded_processes", path)
-    return path
+    return made_once(tmp_path_factory, "sharded", partial(fork_two, "tests.sharded_processes"))
 
 
 def start_alone(*collectors: Collector) -> Trajectory:

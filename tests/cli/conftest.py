@@ -6,14 +6,16 @@ from PIL import Image
 
 from tests.cli.every_command import RUN_SETTINGS
 from tests.lab.tiny import run, tiny
+from tests.made_once import made_once
 
 
 @pytest.fixture(scope="session")
 def run_of_every_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    run(tiny(*RUN_SETTINGS), folder)
-    Image.new("L", (8, 8)).save(folder / "digit.png")
-    return folder
+    def make(folder: Path) -> None:
+        run(tiny(*RUN_SETTINGS), folder)
+        Image.new("L", (8, 8)).save(folder / "digit.png")
+
+    return made_once(tmp_path_factory, "run-of-every-command", make)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from pfge.cli.main import main
 from pfge.lab.config.toml import load_experiment
 from tests.lab.tiny import run
+from tests.made_once import made_once
 from tests.test_readme import DOCUMENTS, ROOT, name_of, read_blocks
 
 SETTINGS = """
@@ -66,7 +67,10 @@ WITH_COMMANDS = [document for document in DOCUMENTS if any(map(is_run, commands_
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a reader has it: settings, pictures, checkpoints, an ensemble and finished runs."""
-    folder = tmp_path_factory.mktemp("reader")
+    return made_once(tmp_path_factory, "reader", make_folder_of_reader)
+
+
+def make_folder_of_reader(folder: Path) -> None:
     (folder / "my.toml").write_text(SETTINGS)
     for name in ("photo.jpg", "other.png"):
         Image.new("L", (8, 8)).save(folder / name)
@@ -83,7 +87,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(w0, folder / name / "model.safetensors")
     for name in ("a", "b"):
         torch.save({"state_dict": load_file(w0)}, folder / "run" / f"{name}.ckpt")
-    return folder
 
 
 @pytest.mark.slow

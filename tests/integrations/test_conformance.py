@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.integrations.problem import (
     make_collectors,
     train_bare,
 )
+from tests.made_once import made_once
 from tests.processes import fork_two
 from tests.toys import assert_same_weights
 
@@ -87,9 +89,8 @@ def test_a_listener_changes_nothing_of_the_training(adapter: Adapter, tmp_path: 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the members that two processes collected, by integration and rank."""
-    folder = tmp_path_factory.mktemp("two")
-    fork_two("tests.integrations.two_processes", folder)
-    return folder
+    make = partial(fork_two, "tests.integrations.two_processes")
+    return made_once(tmp_path_factory, "two-by-integrations", make)
 
 
 @pytest.mark.slow

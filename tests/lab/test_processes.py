@@ -27,6 +27,7 @@ from pfge.lab.session import Session
 from pfge.storage.files import read_tensors
 from pfge.weights import copy_weights, view_weights
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, outcome, run, tiny
+from tests.made_once import made_once
 from tests.processes import PATIENCE, ROOT, launch, launch_two
 
 TWO = ("engine.accelerator=cpu", "engine.devices=2")
@@ -102,7 +103,10 @@ def fail_in_the_first(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which two processes of torchrun did their work; stdout.txt is what they printed."""
-    folder = tmp_path_factory.mktemp("two")
+    return made_once(tmp_path_factory, "two-of-torchrun", work_in_two)
+
+
+def work_in_two(folder: Path) -> None:
     members = []
     for seed in range(3):
         torch.manual_seed(seed)
@@ -114,7 +118,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script.write_text(SCRIPT)
     printed = launch_two(str(script), str(folder))
     (folder / "stdout.txt").write_text(printed)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -233,10 +236,12 @@ def child_of(process: int) -> int:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run by two processes that the product launched; stdout.txt is what they printed."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    printed = launch(*compare_in_two(folder / "program.py", folder / "run"))
-    (folder / "stdout.txt").write_text(printed)
-    return folder
+
+    def make(folder: Path) -> None:
+        printed = launch(*compare_in_two(folder / "program.py", folder / "run"))
+        (folder / "stdout.txt").write_text(printed)
+
+    return made_once(tmp_path_factory, "undisturbed", make)
 
 
 @pytest.mark.slow

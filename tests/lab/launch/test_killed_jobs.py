@@ -26,6 +26,7 @@ from tests.lab.test_killed_runs import (
     start,
 )
 from tests.lab.tiny import outcome
+from tests.made_once import made_once
 
 pytestmark = pytest.mark.slow
 
@@ -51,10 +52,12 @@ def wait_for(driver: subprocess.Popen[str], reached: Callable[[], bool]) -> None
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run by one process that was never killed."""
-    folder = tmp_path_factory.mktemp("whole")
-    (folder / "dropping.py").write_text(MODEL)
-    finish(fork(folder, folder / "run", SHORT))
-    return folder / "run"
+
+    def make(folder: Path) -> None:
+        (folder / "dropping.py").write_text(MODEL)
+        finish(fork(folder, folder / "run", SHORT))
+
+    return made_once(tmp_path_factory, "never-killed", make) / "run"
 
 
 @pytest.mark.parametrize("launcher", WORKING)
