@@ -1,12 +1,12 @@
 """Folders that take long to make, and that tests of several workers only read."""
 
-import fcntl
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
@@ -21,8 +21,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent  # that of all workers
     folder, whole = base / name, base / f"{name}.whole"
-    with (base / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(base / f"{name}.lock"):
         if not whole.exists():
             shutil.rmtree(folder, ignore_errors=True)  # what a worker that failed has left
             folder.mkdir()
