@@ -20,6 +20,21 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))  # what builds and c
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each worker, which gets an equal part of the list, begin with its slow tests.
+
+    At the end, quick tests are easily shared; of two slow ones that one worker has left, none is.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+
+    def part(tests: list[pytest.Item], worker: int) -> list[pytest.Item]:
+        return tests[worker * len(tests) // workers : (worker + 1) * len(tests) // workers]
+
+    items[:] = [item for worker in range(workers) for item in part(slow, worker) + part(quick, worker)]
+
+
 @pytest.fixture
 def fractions(monkeypatch: pytest.MonkeyPatch) -> Fractions:
     """A second task that configs and files of results know, with a column in tables."""
