@@ -26,7 +26,7 @@ from pfge.reports.tables.cascade import MeasuredWay, cascade_table
 from pfge.reports.tables.cells import Number
 from pfge.reports.tables.connectivity import connectivity_tables
 from pfge.reports.tables.diagnosis import diagnosis_table, in_words
-from pfge.reports.tables.evaluation import evaluation_tables
+from pfge.reports.tables.evaluation import count_members, evaluation_tables
 from pfge.reports.tables.formats import formats_table
 from pfge.reports.tables.methods import methods_table
 from pfge.reports.tables.plans import plans_table
@@ -69,7 +69,7 @@ def print_comparisons(folders: Sequence[Path], report: Path) -> None:
 
 def print_evaluation(found: EnsembleEvaluation, file: Path) -> None:
     """Print the tables of one ensemble and the file of all results."""
-    subject = f"{found.method or 'ensemble'}, {found.members} members, {found.bytes:,} bytes"
+    subject = f"{found.method or 'ensemble'}, {count_members(found)}, {found.bytes:,} bytes"
     for table in evaluation_tables(found, subject):
         print_table(table)
     _say(f"All results as JSON: {file}")

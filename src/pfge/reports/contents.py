@@ -15,7 +15,7 @@ from pfge.reports.statistics import comparable_part, task_of
 from pfge.reports.tables.calibration import calibration_table
 from pfge.reports.tables.connectivity import connectivity_tables
 from pfge.reports.tables.differences import differences_table
-from pfge.reports.tables.evaluation import evaluation_tables
+from pfge.reports.tables.evaluation import count_members, evaluation_tables
 from pfge.reports.tables.formats import formats_table
 from pfge.reports.tables.methods import methods_table
 from pfge.reports.tables.paper import paper_tables
@@ -46,7 +46,7 @@ def report_tables(run: Run) -> list[Table]:
     if run.experiment:
         tables += paper_tables(run.experiment, run.results, run.connectivity)
     for seed, method, found in run.evaluations:
-        tables += evaluation_tables(found, f"{method}, seed {seed}, {found.members} members")
+        tables += evaluation_tables(found, f"{method}, seed {seed}, {count_members(found)}")
     return tables
 
 

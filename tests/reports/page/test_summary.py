@@ -115,7 +115,7 @@ def test_views_are_to_ship_only_if_they_pay_for_their_passes(
     found = said(folder)["ship"]
     assert found.answer == expected
     how = (
-        "1× the memory of one model (1 MB). It is the model of SWA in 4 forward passes: `pfge views` makes "
+        "1× the memory of one model (1 MB). It is the model of SWA in 4 forward passes: pfge views makes "
         "such a copy of that ensemble."
     )
     assert (how in found.why) == (expected == "TTA")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pfge.lab.run.results import EnsembleEvaluation
-from pfge.reports.tables.evaluation import evaluation_tables
+from pfge.reports.tables.evaluation import count_members, evaluation_tables
 from tests.reports.made_run import evaluation, heads, texts
 
 
@@ -11,6 +11,10 @@ def made(**changes: Any) -> EnsembleEvaluation:
     return EnsembleEvaluation.from_json(
         evaluation("PFGE", 1) | {"test": {"accuracy": 0.9, "nll": 0.3, "ece": 0.02}} | changes
     )
+
+
+def test_one_member_is_one_member() -> None:
+    assert [count_members(made(members=count)) for count in (1, 4)] == ["1 member", "4 members"]
 
 
 def test_an_evaluation_has_a_table_for_all_that_was_measured() -> None:

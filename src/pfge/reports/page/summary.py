@@ -155,7 +155,7 @@ def _views(chosen: MethodSummary) -> str:
     if method is None or method.path != "augmented":
         return ""
     return (
-        f" It is the model of {method.base} in {chosen.members} forward passes: `pfge views` makes such a "
+        f" It is the model of {method.base} in {chosen.members} forward passes: pfge views makes such a "
         "copy of that ensemble."
     )
 

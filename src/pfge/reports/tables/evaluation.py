@@ -18,6 +18,11 @@ def evaluation_tables(found: EnsembleEvaluation, subject: str) -> list[Table]:
     return tables
 
 
+def count_members(found: EnsembleEvaluation) -> str:
+    """Return how many members an ensemble has, in words."""
+    return f"{found.members} member{'s' * (found.members > 1)}"
+
+
 def _test_table(found: EnsembleEvaluation, subject: str) -> Table:
     return Table(
         "evaluation",
