@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 .PHONY: help demo test lint types docs clean
 
 help:
-	@echo "make demo   compare PFGE and Star with SWA, FGE and SWAG and make a report, in a minute or two"
+	@echo "make demo   compare PFGE and Star with SWA, FGE and SWAG and make a report, in one to three minutes"
 	@echo "make test   lint, types and the whole test suite"
 	@echo "make docs   build the site in docs/_build/html; runs the tutorials, needs no network"
 	@echo "make clean  remove the virtual environment"
