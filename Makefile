@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types docs clean
+.PHONY: help demo test test-slow test-all test-portable lint types docs clean
 
 help:
 	@echo "make demo   compare PFGE and Star with SWA, FGE and SWAG and make a report, in one to three minutes"
-	@echo "make test   lint, types and the whole test suite"
+	@echo "make test   lint, types and the fast tests, in about five minutes"
+	@echo "make test-all  the same and the slow tests: kills, launchers, browser, trainers, exports"
 	@echo "make docs   build the site in docs/_build/html; runs the tutorials, needs no network"
 	@echo "make clean  remove the virtual environment"
 
@@ -33,8 +34,21 @@ types: $(READY)
 	$(BIN)/mypy
 
 # Three processes: tests of several processes often wait.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
+
 test: lint types
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(PYTEST) -m "not slow"
+
+test-slow: $(READY)
+	$(PYTEST) -m slow
+
+test-all: test test-slow
+
+# Numerical decisions must not depend on the instruction set: the numeric tests with the oldest one.
+NUMERIC := calibration cascade collectors compression metrics packed tasks test_averages.py test_batch_norm.py \
+	test_ensemble.py test_rounding.py test_trajectory.py test_weights.py
+test-portable: $(READY)
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(PYTEST) -m "not slow" $(addprefix tests/,$(NUMERIC))
 
 docs: $(READY)
 	rm -rf docs/_build/html

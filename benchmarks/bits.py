@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from pfge.packed import PackedFolder, PackedMembers, Quantized
-from pfge.packed.bits import unpack
+from pfge.packed.codes import unpack
 from pfge.packed.packed_file import FileContent
 
 

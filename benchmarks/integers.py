@@ -15,9 +15,8 @@ from torch.nn import functional
 
 from pfge import Ensemble
 from pfge.packed import PackedMembers, PackedTensor, PackSettings, Quantized, pack_members
-from pfge.packed.bits import pack
+from pfge.packed.codes import pack, quantize, spread_steps
 from pfge.packed.encode import TensorForm, is_packed
-from pfge.packed.quantization import quantize, spread_steps
 from pfge.weights import Weights, load_weights
 
 GROUP = 72  # numbers; the largest part of a channel that is no longer

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from pfge import PFGE, Trajectory, Triangular, follow
-from pfge.lab.config.schema import EngineSettings
+from pfge.lab.config.settings import EngineSettings
 from pfge.lab.data import IMAGENET_NORMALIZATION, Augmentation, Batch, ImageSet, TrainingBatches
 from pfge.lab.engine import Engine
 from pfge.lab.models import build_model

@@ -15,12 +15,12 @@ from statistics import mean
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from pfge.lab.config.schema import Experiment
+from pfge.lab.config.settings import Experiment
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.data.ordering import count_batches
-from pfge.lab.experiments.comparison_units import comparison_units
+from pfge.lab.data.base import count_batches
+from pfge.lab.experiments.compare import comparison_units
 from pfge.lab.launch.simulation import Failures, SimulatedUnit, simulate
-from pfge.lab.launch.unit import Unit, longest_chains
+from pfge.lab.launch.worker import Unit, longest_chains
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.methods import METHODS, Setting, base_of, is_starred, make_collector

@@ -23,9 +23,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pfge.reports.significance import compare
+from pfge.reports.verdicts import compare
 from pfge.tasks import Classification
-from pfge.tasks.metric import Metric
+from pfge.tasks.base import Metric
 
 DRAWS = 500
 ACCURACY, NLL = Classification().metric("accuracy"), Classification().metric("nll")

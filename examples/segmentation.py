@@ -43,8 +43,13 @@ class Discs(Dataset):
 
 
 def load() -> DatasetSplits:
-    parts = Discs(200, seed=1, augment=True), Discs(100, seed=2), Discs(50, seed=3)
-    return DatasetSplits(*parts, classes=("ground", "disc"), task=Classification(ignore_index=UNLABELED))
+    return DatasetSplits(
+        train=Discs(200, seed=1, augment=True),
+        validation=Discs(50, seed=3),
+        test=Discs(100, seed=2),
+        classes=("ground", "disc"),
+        task=Classification(ignore_index=UNLABELED),
+    )
 
 
 def make_model(classes: int, channels: int) -> nn.Module:

@@ -26,8 +26,12 @@ def load() -> Splits:
     order = torch.randperm(len(table.target), generator=torch.Generator().manual_seed(0))
     rows = standardize(torch.tensor(table.data, dtype=torch.float32)[order], train)
     targets = standardize(torch.tensor(table.target, dtype=torch.float32)[order], train)
-    parts = [TensorSet(rows[part], targets[part]) for part in (train, validation, test)]
-    return Splits(*parts, task=Regression(noise="predicted"))
+    return Splits(
+        train=TensorSet(rows[train], targets[train]),
+        validation=TensorSet(rows[validation], targets[validation]),
+        test=TensorSet(rows[test], targets[test]),
+        task=Regression(noise="predicted"),
+    )
 
 
 def make_model(classes: int, channels: int) -> nn.Module:

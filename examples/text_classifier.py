@@ -67,8 +67,13 @@ class Net(nn.Module):
 
 
 def load() -> DatasetSplits:
-    parts = Reviews(1000, seed=1, augment=True), Reviews(1000, seed=2), Reviews(500, seed=3)
-    return DatasetSplits(*parts, classes=("bad", "good"), collate=collate)
+    return DatasetSplits(
+        train=Reviews(1000, seed=1, augment=True),
+        validation=Reviews(500, seed=3),
+        test=Reviews(1000, seed=2),
+        classes=("bad", "good"),
+        collate=collate,
+    )
 
 
 if __name__ == "__main__":

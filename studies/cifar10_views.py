@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-from pfge.compression.formats import FORMATS, FORMATS_OF_ONE, StorageFormat
-from pfge.lab.evaluation.augmented_passes import views_in
+from pfge.compression.compress import FORMATS, FORMATS_OF_ONE, StorageFormat
+from pfge.lab.evaluation.passes import views_in
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session, open_run
 from pfge.storage.files import read_json_object, write_json
@@ -69,7 +69,7 @@ def measure(folder: Path, seed: int, known: Collection[tuple[str, str, int]] = (
 def _measure(session: Session, method: str, stored: StorageFormat, seed: int) -> Viewed:
     splits, views = session.splits, views_in(session, VIEWS, "a mean over views")
     ensemble = stored.store(session.load_ensemble(session.folder.ensemble(seed, method)).in_views(views))
-    calibrated = ensemble.calibrated(session.in_batches(splits.validation), splits.validation.labels)
+    calibrated = ensemble.calibrated(session.in_batches(splits.validation))
     found = session.task.summarize(calibrated.evaluate(session.in_batches(splits.test)))
     size = ensemble.nbytes / session.bytes_of_one
     metrics = found["accuracy"], found["nll"], found["ece"]

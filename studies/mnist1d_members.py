@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from pfge import Bits, Ensemble, compress
+from pfge.calibration import CalibrateBy
 from pfge.compression import Distillation, PackSettings, distil
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session, open_run
@@ -81,9 +82,8 @@ def _measure(session: Session, ensemble: Ensemble, method: str, seed: int, kind:
         if kind == DISTILLED:
             training = session.batch_norm_batches(seed)
             ensemble = distil(original, ensemble, training, Distillation(iterations=300))
-        calibrated = ensemble.calibrated(
-            session.in_batches(validation), validation.labels, by="weights" if kind == "weights" else "pooled"
-        )
+        by: CalibrateBy = "weights" if kind == "weights" else "pooled"
+        calibrated = ensemble.calibrated(session.in_batches(validation), by=by)
     metrics = ensemble.task.summarize(calibrated.evaluate(session.in_batches(test)))
     return MeasuredMembers(
         method,

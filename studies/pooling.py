@@ -19,9 +19,8 @@ from torch import Tensor
 from pfge.calibration import fit_shared_temperature, fit_temperature, log_probabilities
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import DataPart
-from pfge.lab.data.ordering import count_batches
-from pfge.lab.experiments.baselines import augmented_ensemble
-from pfge.lab.experiments.compare import compare
+from pfge.lab.data.base import count_batches
+from pfge.lab.experiments.compare import augmented_ensemble, compare
 from pfge.lab.run.folder import RunFolder, describe_environment
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session, open_run

@@ -26,6 +26,12 @@ class Walker:
         self.w -= self.rate(i) * self.velocity
 
 
+def reference_rate(i: int, c: int, low: float, high: float) -> float:
+    """The rate of the authors' and FGE's programs, which count the iterations before the update."""
+    t = (i - 1) % c / c
+    return high * (1 - 2 * t) + low * 2 * t if t < 0.5 else low * (2 - 2 * t) + high * (2 * t - 1)
+
+
 def algorithm_1_swa(walker: Walker, n: int, c: int) -> float:
     w_swa = walker.w
     for i in range(1, n + 1):
@@ -62,17 +68,21 @@ def algorithm_3_pfge(walker: Walker, n: int, c: int, p: int, *, clear_momentum: 
     return members
 
 
-def reference_pfge(walker: Walker, n: int, c: int, p: int) -> list[float]:
-    """The authors' program's rule: mid-cycle points, start left out, a new SGD at each restart."""
+def reference_pfge(walker: Walker, epochs: int, c: int, p: int, batches: int) -> list[float]:
+    """The authors' program's rule, in epochs counted from 0 over all periods; it requires an even c.
+
+    Mid-cycle points are averaged, the start is left out, and each restart has a new SGD.
+    """
     members = []
-    points: list[float] = []
-    for i in range(1, n + 1):
-        walker.step(i)
-        if ((i - 1) % p + 1) % c == c // 2:
-            points.append(walker.w)
-        if i % p == 0:
-            walker.w = sum(points) / len(points)
-            members.append(walker.w)
-            points = []
-            walker.velocity = None
+    mean, points = 0.0, 0
+    for epoch in range(epochs):
+        for batch in range(batches):
+            walker.step(epoch * batches + batch + 1)
+        if epoch % c + 1 == c // 2:
+            mean += (walker.w - mean) / (points + 1)
+            points += 1
+        if (epoch + 1) % p == 0:
+            members.append(mean)
+            walker.w, walker.velocity = mean, None
+            mean, points = 0.0, 0
     return members

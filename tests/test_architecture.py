@@ -17,17 +17,15 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 # rooms of `lab` and `reports`.
 ROWS: dict[str, list[set[str]]] = {
     "": [
-        {"sharding", "group_rates", "loaders"},
-        {"frozen"},
+        {"sharding", "rounding"},
         {"schedules", "weights"},
-        {"averages", "finite"},
-        {"live_weights"},
+        {"averages"},
         {"metrics", "forward"},
-        {"calibration", "batch_norm", "member_predictions", "views"},
+        {"calibration", "batch_norm", "views"},
         {"tasks"},
-        {"storage"},
+        {"storage", "member_predictions"},
         {"collectors", "packed", "connectivity"},
-        {"ensemble_module", "member_calibration"},
+        {"ensemble_module"},
         {"trajectory", "ensemble"},
         {"cascade"},
         {"methods", "compression", "export", "integrations"},
@@ -45,9 +43,8 @@ ROWS: dict[str, list[set[str]]] = {
         {"experiments"},
     ],
     "reports": [
-        {"statistics", "printable", "noisy_mean"},
-        {"verdicts"},
-        {"significance", "run"},
+        {"statistics", "printable"},
+        {"verdicts", "run"},
         {"tables", "figures"},
         {"contents", "notebook"},
         {"page"},
@@ -166,6 +163,7 @@ def test_the_star_of_a_row_is_known_to_methods_only() -> None:
 HEAVY = ("lightning", "lightning_fabric", "PIL", "sklearn", "torchvision", "torchmetrics", "matplotlib")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -190,3 +188,91 @@ def test_reports_import_nothing_of_the_lab_but_config_and_run() -> None:
         for node in ast.parse(file.read_text()).body:  # an import that only types need is deeper
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pfge.lab"):
                 assert (node.module or "").startswith(("pfge.lab.config", "pfge.lab.run")), file
+
+
+OPENERS = {
+    "open",
+    "read_text",
+    "read_bytes",
+    "write_text",
+    "write_bytes",
+    "safe_open",
+    "load_file",
+    "fromfile",
+}
+OPENERS |= {"loadtxt", "genfromtxt", "memmap", "ZipFile", "is_zipfile", "fdopen", "FileIO", "copyfile"}
+LOADERS = {"np", "numpy", "torch", "json", "tomllib", "pickle", "torch.export"}
+"""Modules whose `load` takes a file."""
+
+OPENED_ELSEWHERE = {
+    # regular_only itself, and files that are opened by it
+    "storage/files.py: os.open(path, flags | waits | getattr(os, 'O_CLOEXEC', 0), 438)",
+    "storage/files.py: safe_open(require_regular(path), framework='pt')",
+    "lab/data/single_inputs.py: np.load(file, allow_pickle=False)",
+    "lab/data/pictures.py: Image.open(file)",
+    "lab/data/readers/idx.py: gzip.open(opened)",
+    "lab/training/checkpoint_files.py: zipfile.is_zipfile(file)",
+    "lab/training/checkpoint_files.py: zipfile.ZipFile(file)",
+    "lab/training/checkpoint_files.py: torch.load(file, map_location='cpu', weights_only=True)",
+    # folders, and temporary files, which have new names
+    "storage/files.py: os.open(folder, os.O_RDONLY)",
+    "storage/files.py: os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 438)",
+    "storage/files.py: os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)",
+    "storage/files.py: os.open(path, os.O_RDONLY)",
+    "storage/files.py: temporary.write_text(text, encoding='utf-8')",
+    "storage/files.py: path.open('wb', buffering=1 << 20)",
+    "export/torch_export.py: file.open('wb')",
+    "export/torch_export.py: file.open('rb')",
+    "export/torch_export.py: torch.export.load(opened)",
+    "lab/data/readers/download.py: target.open('wb')",
+    "lab/data/readers/download.py: tarfile.open(archive_path)",
+    # memory, and files of pfge, of scikit-learn and of the system
+    "lab/evaluation/corruptions.py: Image.open(file)",
+    "lab/data/readers/scikit.py: np.loadtxt(file, delimiter=',')",
+    "lab/run/folder.py: Path('/proc/cpuinfo').read_text(encoding='utf-8')",
+    "reports/page/page.py: (files('pfge.reports.page') / 'assets' / name).read_text(encoding='utf-8')",
+    "reports/tables/paper.py: (files('pfge.reports.tables') / 'paper.toml').read_text(encoding='utf-8')",
+    "cli/main.py: Path(os.devnull).open('w', encoding='utf-8')",
+    "cli/main.py: os.open(os.devnull, os.O_WRONLY)",
+}
+
+
+def calls_that_open_files(file: Path) -> set[str]:
+    """Return the calls of a file that open files, but for those with the opener of regular files."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        text = ast.unparse(node.func)
+        module, _, name = text.rpartition(".")
+        opens = name in OPENERS or (name == "load" and module in LOADERS)
+        has_opener = any(k.arg == "opener" and ast.unparse(k.value) == "regular_only" for k in node.keywords)
+        # pfge's own: a folder of an ensemble has a method `open`, and the function `write_text` is atomic.
+        is_other = module.endswith("Folder") or text == "write_text"
+        if opens and not has_opener and not is_other:
+            found.add(ast.unparse(node))
+    return found
+
+
+def test_files_are_opened_by_what_opens_regular_files_only() -> None:
+    found = {
+        f"{file.relative_to(SOURCE).as_posix()}: {call}"
+        for file in SOURCE.rglob("*.py")
+        for call in calls_that_open_files(file)
+    }
+    assert found == OPENED_ELSEWHERE
+
+
+def test_calls_that_open_files_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    file.write_text(
+        "open(p)\nPath(p).open()\np.read_text()\nnp.load(p)\nx.load(p)\nopen_regular(p)\n"
+        "open(p, 'a', opener=regular_only)\nopen(p, opener=other)\nPackedFolder.open(p)\nwrite_text(p)\n"
+    )
+    assert calls_that_open_files(file) == {
+        "open(p)",
+        "Path(p).open()",
+        "p.read_text()",
+        "np.load(p)",
+        "open(p, opener=other)",
+    }

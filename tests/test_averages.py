@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from pfge import load_weights
 from pfge.averages import Move, average_into
-from pfge.finite import find_non_finite
-from pfge.weights import Weights, accumulator
+from pfge.weights import Weights, accumulator, find_non_finite
 from tests.toys import assert_same_weights
 
 

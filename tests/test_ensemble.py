@@ -1,8 +1,10 @@
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,33 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
-from pfge import PFGE, SWA, SWAG, Bits, Ensemble, StorageError, Weights, compress
+from pfge import (
+    EMA,
+    FGE,
+    PFGE,
+    SWA,
+    SWAG,
+    Bits,
+    Collector,
+    Constant,
+    Ensemble,
+    StorageError,
+    Trajectory,
+    Weights,
+    compress,
+)
 from pfge.calibration import CalibrateBy, Temperatures
+from pfge.collectors import Star
 from pfge.compression import PackSettings
+from pfge.forward import call_model
 from pfge.packed import pack_members
-from pfge.storage.lazy_members import LazyMembers
+from pfge.storage.ensemble_folder import LazyMembers
 from pfge.tasks import Classification
 from pfge.weights import copy_weights, view_weights
 from tests.resealed import edit_json
 from tests.tasks.cases import CASES, ROWS, Case
 from tests.tasks.fractions import Fractions
-from tests.toys import assert_same_weights, make_batch, make_mlp, train
+from tests.toys import assert_same_weights, make_batch, make_mlp, make_sgd, train
 
 X = make_batch(7, size=20)[0]
 
@@ -125,6 +143,24 @@ def test_fresh_batch_norm_shares_the_other_tensors() -> None:
     assert not torch.equal(fresh.members[0]["1.running_mean"], members[0]["1.running_mean"])
 
 
+def same(ensemble: Ensemble, folder: Path) -> Ensemble:  # noqa: ARG001
+    return ensemble
+
+
+def loaded(ensemble: Ensemble, folder: Path) -> Ensemble:
+    ensemble.save(folder)
+    return Ensemble.load(folder, make_mlp)
+
+
+@pytest.mark.parametrize("made", [same, loaded])
+def test_an_ensemble_can_be_pickled_after_its_batch_norm_was_refreshed(
+    made: Callable[[Ensemble, Path], Ensemble], tmp_path: Path
+) -> None:
+    fresh = made(Ensemble(make_members(), make_mlp), tmp_path).with_fresh_batch_norm([X])
+    copied = pickle.loads(pickle.dumps(made(fresh, tmp_path / "fresh")))
+    assert torch.equal(copied.predict(X), fresh.predict(X))
+
+
 def test_bf16_members_give_float32_probabilities() -> None:
     ensemble = Ensemble([copy_weights(view_weights(make_mlp().bfloat16()))], lambda: make_mlp().bfloat16())
     assert ensemble.predict(X.bfloat16()).dtype == torch.float32
@@ -162,16 +198,146 @@ def test_data_in_random_order_is_refused() -> None:
         Ensemble(make_members(), make_mlp).predict_batches(loader)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_targets_beside_data_in_random_order_are_refused_for_one_member_too(count: int) -> None:
-    loader = DataLoader(TensorDataset(X), batch_size=5, sampler=SubsetRandomSampler(range(20)))
-    with pytest.raises(ValueError, match="in the order of their targets, got a DataLoader that shuffles"):
-        Ensemble(make_members(count), make_mlp).calibrated(loader, TARGETS)
+def test_one_member_is_calibrated_in_any_order_and_several_are_not() -> None:
+    loader = DataLoader(TensorDataset(X, TARGETS), batch_size=5, sampler=SubsetRandomSampler(range(20)))
+    one = Ensemble(make_members(1), make_mlp)
+    found = one.calibrated(loader).temperatures.pooled
+    assert found == pytest.approx(one.calibrated([(X, TARGETS)]).temperatures.pooled, rel=1e-6)
+    with pytest.raises(ValueError, match="same order for each member, got a DataLoader that shuffles"):
+        Ensemble(make_members(3), make_mlp).calibrated(loader)
 
 
 def test_output_that_is_no_logits_is_refused() -> None:
     with pytest.raises(ValueError, match=r"must return logits \[N, C\], got \[20\]; pass task=Regression"):
         Ensemble(make_members(), make_mlp, forward=lambda model, x: model(x)[:, 0]).predict(X)
+
+
+# Targets
+
+
+class Masked(nn.Module):
+    """Logits [N, 3] of the features that a mask leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.head(x * mask)
+
+
+def masked() -> tuple[Ensemble, list[tuple[Tensor, Tensor, Tensor]], Tensor]:
+    """An ensemble, batches (x, mask, y), and the pooled predictions by hand."""
+    generator = torch.Generator().manual_seed(0)
+    x, mask = torch.randn(20, 4, generator=generator), (torch.rand(20, 4, generator=generator) > 0.5).float()
+    members = [{"head.weight": torch.randn(3, 4, generator=generator), "head.bias": torch.zeros(3)}] * 2
+    members[1] = {name: tensor + 0.1 for name, tensor in members[1].items()}
+    each = [((x * mask) @ m["head.weight"].T + m["head.bias"]).softmax(dim=1) for m in members]
+    y = torch.stack(each).mean(0).argmax(dim=1)
+    y[:5] = (y[:5] + 1) % 3
+    batches = [(x[part], mask[part], y[part]) for part in (slice(12), slice(12, None))]
+    return Ensemble(members, Masked), batches, torch.stack(each).mean(0)
+
+
+def test_the_targets_of_three_entries_are_named_and_the_others_are_the_models_arguments() -> None:
+    ensemble, batches, pooled = masked()
+    y = torch.cat([batch[2] for batch in batches])
+    scores = ensemble.evaluate(batches, targets=2)
+    log_loss = -pooled[torch.arange(20), y].log()
+    torch.testing.assert_close(scores.log_loss, log_loss.double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ensemble.predict_batches(batches, targets=2), pooled)
+    fitted = ensemble.calibrated(batches, targets=-1).temperatures.pooled
+    assert fitted == pytest.approx(Classification().fit_calibration(pooled, y), rel=1e-4)
+
+
+def test_three_entries_are_refused_unless_the_targets_are_named() -> None:
+    ensemble, batches, _ = masked()
+    for use in (ensemble.evaluate, ensemble.calibrated, ensemble.predict_batches):
+        with pytest.raises(ValueError, match=r"got 3 entries; pass forward=.* or, .*targets="):
+            use(batches)
+    own = Ensemble(ensemble.members, Masked, forward=lambda model, batch: model(*batch[:2]))
+    for use in (own.evaluate, own.calibrated):
+        with pytest.raises(ValueError, match="a batch of 3 entries does not say which one is the targets"):
+            use(batches)
+    scores, expected = own.evaluate(batches, targets=2), ensemble.evaluate(batches, targets=2)
+    assert torch.equal(scores.log_loss, expected.log_loss)
+
+
+def test_of_two_heads_the_one_that_is_named_is_scored() -> None:
+    ensemble = Ensemble(make_members(), make_mlp, forward=lambda model, batch: model(batch[0]))
+    classes = expected().mean(0).argmax(dim=1)
+    other = (classes + 1) % 3
+    right, wrong = (ensemble.evaluate([(X, other, classes)], targets=at) for at in (2, 1))
+    assert [right.correct.mean().item(), wrong.correct.mean().item()] == [1.0, 0.0]
+
+
+def test_texts_of_any_length_are_calibrated_as_their_tokens_are_alone_and_padded() -> None:
+    task = Classification(dim=-1, ignore_index=-100)
+    weight = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    members = [{"weight": weight}, {"weight": 0.8 * weight}]
+    ensemble = Ensemble(members, lambda: nn.Linear(4, 3, bias=False), task=task)
+    generator = torch.Generator().manual_seed(2)
+    texts = [torch.randn(2, length, 4, generator=generator) for length in (3, 7, 5)]
+    tokens = [ensemble.predict(text).argmax(dim=2) for text in texts]
+    for of_text in tokens:  # not always right, so that there is a temperature
+        of_text[:, 0] = (of_text[:, 0] + 1) % 3
+    flat = [(text.flatten(0, 1), of_text.flatten()) for text, of_text in zip(texts, tokens, strict=True)]
+    padded = [
+        (
+            nn.functional.pad(text, (0, 0, 0, 7 - text.shape[1])),
+            nn.functional.pad(t, (0, 7 - t.shape[1]), value=-100),
+        )
+        for text, t in zip(texts, tokens, strict=True)
+    ]
+    for by in ("pooled", "members"):
+        alone, *others = (
+            ensemble.calibrated(batches, by=by).temperatures
+            for batches in (flat, padded, list(zip(texts, tokens, strict=True)))
+        )
+        for found in others:
+            assert found.pooled == pytest.approx(alone.pooled, rel=1e-5)
+            assert found.members == (alone.members and pytest.approx(alone.members, rel=1e-5))
+
+
+# Probabilities
+
+
+def softmaxed(dtype: torch.dtype = torch.float32, **options: Any) -> Ensemble:
+    def make_model() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1)).to(dtype)
+
+    return Ensemble([make_model().state_dict() for _ in range(2)], make_model, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("task", [Classification(), None])
+def test_outputs_that_already_are_probabilities_are_refused(dtype: torch.dtype, task: Any) -> None:
+    ensemble = softmaxed(dtype, **({"task": task} if task else {}))
+    with pytest.raises(
+        ValueError,
+        match=r"takes logits, got outputs that are probabilities already .*; return logits, or pass",
+    ):
+        ensemble.predict(X.to(dtype))
+
+
+def test_the_logarithm_of_probabilities_gives_their_mean() -> None:
+    ensemble = softmaxed(forward=lambda model, x: model(x).log())
+    model = ensemble.build_model()
+    each = []
+    for member in ensemble.members:
+        model.load_state_dict(member)
+        each.append(model(X).detach())
+    torch.testing.assert_close(ensemble.predict(X), torch.stack(each).mean(0))
+
+
+def test_rows_that_are_one_hot_may_be_logits_and_the_next_batch_decides() -> None:
+    ensemble = Ensemble([{"weight": torch.eye(3)}], lambda: nn.Linear(3, 3, bias=False))
+    torch.testing.assert_close(ensemble.predict(torch.eye(3)), torch.eye(3).softmax(dim=1))
+    with pytest.raises(ValueError, match="probabilities already"):
+        ensemble.predict(torch.tensor([[0.25, 0.5, 0.25]]))
+    ensemble = Ensemble(ensemble.members, ensemble.build_model)
+    ensemble.predict(torch.tensor([[0.25, 0.5, 0.26]]))
+    ensemble.predict(torch.tensor([[0.25, 0.5, 0.25]]))  # among logits that were decided before
 
 
 # Temperatures
@@ -200,7 +366,7 @@ def test_a_members_temperature_divides_its_logits() -> None:
 @pytest.mark.parametrize("each", [False, True])
 def test_calibrating_minimizes_nll_on_the_given_examples(each: bool) -> None:
     raw = Ensemble(make_members(), make_mlp)
-    fitted = raw.calibrated([X], TARGETS, by="members" if each else "pooled")
+    fitted = raw.calibrated([(X, TARGETS)], by="members" if each else "pooled")
 
     def nll(ensemble: Ensemble) -> float:
         return -ensemble.predict(X)[torch.arange(20), TARGETS].log().mean().item()
@@ -225,8 +391,8 @@ def test_calibrating_minimizes_nll_on_the_given_examples(each: bool) -> None:
 
 
 def test_calibrating_again_starts_from_the_members_as_they_are() -> None:
-    once = Ensemble(make_members(), make_mlp).calibrated([X], TARGETS)
-    assert once.calibrated([X], TARGETS).temperatures == once.temperatures
+    once = Ensemble(make_members(), make_mlp).calibrated([(X, TARGETS)])
+    assert once.calibrated([(X, TARGETS)]).temperatures == once.temperatures
 
 
 def test_the_last_members_keep_their_own_temperatures_and_not_that_of_the_pool() -> None:
@@ -263,7 +429,8 @@ def test_an_ensemble_of_a_collector_has_its_members_and_knows_how_they_were_made
     ensemble = Ensemble.from_collector(pfge, make_mlp, temperatures=Temperatures(2.0))
     for one, two in zip(ensemble.members, pfge.members(), strict=True):
         assert_same_weights(one, two)
-    ensemble.save(tmp_path)
+    with pytest.warns(UserWarning, match="1 BatchNorm layer has statistics of other weights"):
+        ensemble.save(tmp_path)
     loaded = Ensemble.load(tmp_path, make_mlp)
     assert loaded.method == "PFGE(cycle=2, period=4, phase=0, average_start=True, clear_momentum=True)"
     assert loaded.iterations == [4, 8]
@@ -285,8 +452,58 @@ def test_an_ensemble_of_a_collector_that_averaged_nothing_is_refused() -> None:
         Ensemble.from_collector(swa, make_mlp)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FGE(10), "has collected nothing yet; train up to iteration 10 at least, with before_update"),
+        (
+            lambda: PFGE(4, 20),
+            "has only 2 of the 5 points of its next member yet; train up to iteration 20 at",
+        ),
+        (
+            lambda: Star(30),
+            "has collected nothing yet; train up to iteration 30 at least, with before_update",
+        ),
+    ],
+)
+def test_an_ensemble_of_a_collector_without_members_is_refused(
+    make: Callable[[], Collector], message: str
+) -> None:
+    collector = make()
+    train(make_mlp(), [collector], 8)
+    with pytest.raises(
+        ValueError, match=f"an ensemble needs a member, and {type(collector).__name__}.* {message}"
+    ):
+        Ensemble.from_collector(collector, make_mlp)
+
+
+def test_a_model_in_place_of_its_constructor_is_refused(tmp_path: Path) -> None:
+    message = "build_model must be a function that returns a new module, got a Linear; pass the function or"
+    members = [{"weight": torch.ones(1, 1)}]
+    with pytest.raises(TypeError, match=message):
+        Ensemble(members, nn.Linear(1, 1, bias=False))
+    Ensemble(members, lambda: nn.Linear(1, 1, bias=False)).save(tmp_path)
+    with pytest.raises(TypeError, match=message):
+        Ensemble.load(tmp_path, nn.Linear(1, 1, bias=False))
+
+
+@pytest.mark.parametrize("batches", [[(X, TARGETS)] * 2, [[X, TARGETS]]])
+def test_a_list_of_batches_in_place_of_one_is_refused(batches: list[object]) -> None:
+    ensemble = Ensemble(make_members(), make_mlp)
+    with pytest.raises(TypeError, match=r"got 2 that its forward does not take .* to predict_batches"):
+        ensemble.predict(batches)
+
+
+@pytest.mark.parametrize("batch", [X, {"x": X}])
+def test_one_batch_in_place_of_a_list_is_refused(batch: object) -> None:
+    ensemble = Ensemble(make_members(), make_mlp)
+    for read in (ensemble.predict_batches, ensemble.evaluate):
+        with pytest.raises(TypeError, match=r"list of batches or a DataLoader, got one .* \[batch\], or"):
+            read(batch)
+
+
 def test_the_pooled_temperature_is_fitted_to_the_mean_before_it_is_rounded() -> None:
-    fitted = Ensemble(make_members(), make_mlp).calibrated([X], TARGETS).temperatures.pooled
+    fitted = Ensemble(make_members(), make_mlp).calibrated([(X, TARGETS)]).temperatures.pooled
     members = Ensemble(make_members(), make_mlp).predict_members(X)
     assert fitted == Classification().fit_calibration(members.double().sum(0) / 3, TARGETS)
 
@@ -299,7 +516,7 @@ def fractions(places: int = 2) -> Ensemble:
         make_members(),
         make_mlp,
         task=Fractions(places),
-        forward=lambda model, x: model(x).softmax(dim=1)[:, 0],
+        forward=lambda model, batch: call_model(model, batch).softmax(dim=1)[:, 0],
     )
 
 
@@ -313,9 +530,9 @@ def test_predictions_are_those_of_the_task() -> None:
 def test_calibration_is_the_tasks() -> None:
     targets = torch.linspace(0.5, 1, 20)
     rounded = expected()[:, :, 0].round(decimals=2)
-    pooled = fractions().calibrated([X], targets)
+    pooled = fractions().calibrated([(X, targets)])
     torch.testing.assert_close(pooled.predict(X), rounded.mean(0) * targets.mean() / rounded.mean())
-    each = fractions().calibrated([X], targets, by="members")
+    each = fractions().calibrated([(X, targets)], by="members")
     factors = targets.mean() / rounded.mean(dim=1, keepdim=True)
     torch.testing.assert_close(each.predict_members(X), rounded * factors)
     torch.testing.assert_close(each.predict(X), (rounded * factors).mean(0))
@@ -333,7 +550,7 @@ def test_members_count_by_their_weights_in_every_prediction() -> None:
     assert ensemble.task.summarize(scores)["nll"] == pytest.approx(log_loss.mean().item(), rel=1e-5)
     # They were fitted for all members, and are no start for another fit.
     assert ensemble.last(2).temperatures == Temperatures()
-    again, plain = (e.calibrated([X], targets) for e in (ensemble, ensemble.uncalibrated()))
+    again, plain = (e.calibrated([(X, targets)]) for e in (ensemble, ensemble.uncalibrated()))
     assert again.temperatures == plain.temperatures
 
 
@@ -342,12 +559,12 @@ def test_weights_that_help_are_fitted_and_others_are_not_kept() -> None:
     x = torch.randn(200, 4, generator=generator)
     ensemble = Ensemble(make_members(), make_mlp)
     of_first = (ensemble.predict_members(x)[0] ** 4).multinomial(1, generator=generator)[:, 0]
-    fitted = ensemble.calibrated([x], of_first, by="weights")
+    fitted = ensemble.calibrated([(x, of_first)], by="weights")
     assert fitted.temperatures.weights is not None
     assert fitted.temperatures.weights[0] > 0.5
     alike = Ensemble([ensemble.members[0]] * 2, make_mlp)
     with pytest.warns(UserWarning, match="all members count the same, as weights do not help"):
-        assert alike.calibrated([x], of_first, by="weights").temperatures.weights is None
+        assert alike.calibrated([(x, of_first)], by="weights").temperatures.weights is None
 
 
 def test_a_temperature_that_members_share_is_fitted_and_applied_if_it_helps() -> None:
@@ -356,7 +573,7 @@ def test_a_temperature_that_members_share_is_fitted_and_applied_if_it_helps() ->
     ensemble = Ensemble(make_members(), make_mlp)
     logits = ensemble.predict_members(x).log().mean(dim=0)
     targets = (8 * logits).softmax(dim=1).multinomial(1, generator=generator)[:, 0]
-    fitted = ensemble.calibrated([x[:300], x[300:]], targets, by="shared")
+    fitted = ensemble.calibrated([(x[:300], targets[:300]), (x[300:], targets[300:])], by="shared")
     assert fitted.temperatures.members is not None
     (shared,), pooled = {*fitted.temperatures.members}, fitted.temperatures.pooled
     assert shared > 1
@@ -369,7 +586,7 @@ def test_a_temperature_that_members_share_is_fitted_and_applied_if_it_helps() ->
     assert fitted.last(2).temperatures == Temperatures()
     alike = Ensemble([ensemble.members[0]] * 2, make_mlp)
     with pytest.warns(UserWarning, match="only the mean has a temperature, as one of the members does not"):
-        assert alike.calibrated([x], targets, by="shared").temperatures.members is None
+        assert alike.calibrated([(x, targets)], by="shared").temperatures.members is None
 
 
 def test_a_single_member_does_not_predict_in_a_random_order() -> None:
@@ -387,7 +604,7 @@ def test_some_calibrations_need_one_class_for_each_example(by: CalibrateBy) -> N
     with pytest.raises(
         ValueError, match=f"calibrating by '{by}' needs a task with one class for each example"
     ):
-        fractions().calibrated([X], torch.ones(20), by=by)
+        fractions().calibrated([(X, torch.ones(20))], by=by)
 
 
 @pytest.mark.parametrize("by", ["shared", "weights"])
@@ -400,7 +617,7 @@ def test_how_to_pool_is_not_fitted_to_positions_of_one_example(by: CalibrateBy) 
         ValueError,
         match=rf"calibrating by '{by}' needs one class for each example, .* got \[12, 3, 2, 2\]",
     ):
-        ensemble.calibrated([images], masks, by=by)
+        ensemble.calibrated([(images, masks)], by=by)
 
 
 @pytest.mark.parametrize("by", ["shared", "weights"])
@@ -413,7 +630,7 @@ def test_how_to_pool_is_not_fitted_where_no_temperature_is(by: CalibrateBy) -> N
         pytest.warns(UserWarning, match="the temperature stays 1, as its fit did not converge"),
         pytest.warns(UserWarning, match=r"as .* not help"),
     ):
-        fitted = ensemble.calibrated([x], x.argmax(dim=1), by=by)
+        fitted = ensemble.calibrated([(x, x.argmax(dim=1))], by=by)
     assert fitted.temperatures == Temperatures()
 
 
@@ -424,7 +641,7 @@ def test_each_member_has_a_weight_or_none_has() -> None:
 
 def test_ensembles_made_of_one_another_have_its_task() -> None:
     ensemble = fractions(3)
-    calibrated = ensemble.calibrated([X], torch.ones(20))
+    calibrated = ensemble.calibrated([(X, torch.ones(20))])
     others = [ensemble.last(2), ensemble.to("cpu"), ensemble.with_fresh_batch_norm([X]), calibrated]
     assert [other.task for other in others] == [Fractions(3)] * 4
 
@@ -463,7 +680,9 @@ def test_another_task_is_named_in_the_manifest(tmp_path: Path, packed: bool) -> 
     ensemble.save(tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["task"] == {"name": "Fractions", "options": {"places": 4}}
-    with pytest.raises(StorageError, match=r"manifest\.json: task must be one that .* Regression, got 'Fr"):
+    with pytest.raises(
+        StorageError, match=r"manifest\.json: task must be one that .* Regression, Raw, got 'Fr"
+    ):
         Ensemble.load(tmp_path, make_mlp)
     loaded = Ensemble.load(tmp_path, make_mlp, task=Fractions(4), forward=ensemble.forward)
     assert torch.equal(loaded.predict(X), ensemble.predict(X))
@@ -494,7 +713,8 @@ def test_each_task_predicts_the_same_after_it_was_calibrated_saved_and_loaded(
     case: Case, each: bool, tmp_path: Path
 ) -> None:
     by: CalibrateBy = "members" if each else "pooled"
-    ensemble = case.ensemble().calibrated([case.inputs[:3], case.inputs[3:]], case.targets, by=by)
+    parts = [(case.inputs[part], case.targets[part]) for part in (slice(3), slice(3, None))]
+    ensemble = case.ensemble().calibrated(parts, by=by)
     assert ensemble.temperatures != Temperatures()
     ensemble.save(tmp_path)
     loaded = Ensemble.load(tmp_path, case.build)
@@ -509,13 +729,13 @@ def test_the_calibration_of_each_task_is_fitted_on_the_pooled_prediction(case: C
     for outputs in case.outputs(case.members()):
         pool.add(case.task.predictions(outputs))
     expected = case.task.fit_calibration(pool.result(), case.targets)
-    found = case.ensemble().calibrated([case.inputs], case.targets).temperatures.pooled
+    found = case.ensemble().calibrated([(case.inputs, case.targets)]).temperatures.pooled
     assert found == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 1 << 25])
 def test_evaluating_in_chunks_gives_the_scores_of_all_predictions(case: Case, chunk_bytes: int) -> None:
-    ensemble = case.ensemble().calibrated([case.inputs], case.targets)
+    ensemble = case.ensemble().calibrated([(case.inputs, case.targets)])
     batches = list(zip(case.inputs.split(2), case.targets.split(2), strict=True))
     found = ensemble.evaluate(iter(batches), chunk_bytes=chunk_bytes)
     expected = case.task.score(ensemble.predict(case.inputs), case.targets)
@@ -550,7 +770,10 @@ def test_batches_with_labels_by_name_are_evaluated() -> None:
     ("batches", "message"),
     [
         ([], "at least one batch, got none"),
-        ([ROWS], "a batch must be inputs and targets, or a dict with labels, got Tensor without them"),
+        (
+            [ROWS],
+            "a pair of inputs and a tensor of targets, or a dict with labels, got a Tensor; pass targets=",
+        ),
     ],
 )
 def test_evaluating_needs_batches_with_targets(batches: list[Any], message: str) -> None:
@@ -561,8 +784,8 @@ def test_evaluating_needs_batches_with_targets(batches: list[Any], message: str)
 @pytest.mark.parametrize("count", [11, 13])
 def test_calibrating_needs_a_target_for_each_example(count: int) -> None:
     targets = torch.zeros(count, dtype=torch.long)
-    with pytest.raises(ValueError, match=rf"each of 12 examples has a target, got {count} of them"):
-        CASES["rows"].ensemble().calibrated([ROWS], targets)
+    with pytest.raises(ValueError, match=rf"each of 12 examples has a target, got targets \[{count}\]"):
+        CASES["rows"].ensemble().calibrated([(ROWS, targets)])
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 4), (2, 5, 3)])
@@ -650,3 +873,75 @@ def test_a_file_that_changes_between_the_check_and_the_copy_is_refused(
         monkeypatch.setattr(f"pfge.storage.{module}.verify_file", lambda path, entry, _: path / entry.file)
     with pytest.raises(StorageError, match="was changed while it was read"):
         Ensemble.load(tmp_path, make_mlp, in_memory=True)
+
+
+def collected(collector: Collector, make_model: Callable[[], nn.Module] = make_mlp) -> Ensemble:
+    train(make_model(), [collector], 4)
+    return Ensemble.from_collector(collector, make_model)
+
+
+USES: list[Callable[[Ensemble, Path], object]] = [
+    lambda ensemble, _: ensemble.predict(X),
+    lambda ensemble, _: ensemble.evaluate([(X, torch.zeros(20, dtype=torch.int64))]),
+    lambda ensemble, _: ensemble.as_module(),
+    lambda ensemble, folder: ensemble.save(folder),
+    lambda ensemble, _: compress(ensemble, Bits(8)).predict(X),
+]
+STALE = "1 BatchNorm layer has statistics of other weights; call ensemble.with_fresh_batch_norm"
+
+
+@pytest.mark.parametrize("use", USES)
+def test_averages_with_batch_norm_statistics_of_other_weights_are_warned_of_once(
+    use: Callable[[Ensemble, Path], object], tmp_path: Path
+) -> None:
+    ensemble = collected(PFGE(cycle=1, period=2))
+    with pytest.warns(UserWarning, match=re.escape(STALE)) as found:
+        use(ensemble, tmp_path)
+    assert len(found) == 1
+    ensemble.predict(X)
+    ensemble.save(tmp_path / "again")
+
+
+@pytest.mark.parametrize("collector", [SWA(1), EMA(0.5), SWAG(1, samples=2), Star(4, tail=2)], ids=str)
+def test_each_kind_of_average_is_warned_of_until_its_statistics_are_computed(collector: Collector) -> None:
+    ensemble = collected(collector)
+    fresh = ensemble.with_fresh_batch_norm([X])
+    fresh.predict(X)
+    fresh.last(1).predict(X)
+    with pytest.warns(UserWarning, match=re.escape(STALE)):
+        ensemble.predict(X)
+
+
+def without_batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.GroupNorm(2, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("collector", [FGE(1), Star(2)], ids=str)
+def test_points_of_the_path_have_statistics_of_their_own(collector: Collector) -> None:
+    collected(collector).predict(X)
+
+
+def test_a_model_without_batch_norm_needs_no_statistics() -> None:
+    collected(SWA(1), without_batch_norm).predict(X)
+
+
+def test_statistics_of_layers_that_were_frozen_are_those_of_all_weights() -> None:
+    model, collector = make_mlp(), SWA(1)
+    trajectory = Trajectory(model, make_sgd(model), Constant(0.05), [collector])
+    model.train()
+    model[1].eval()
+    for iteration in range(3):
+        inputs, targets = make_batch(iteration)
+        trajectory.before_update()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        trajectory.optimizer.step()
+        trajectory.after_update()
+    Ensemble.from_collector(collector, make_mlp).predict(X)
+
+
+def test_fixed_noise_has_one_variance_for_the_members_or_for_their_mean() -> None:
+    # v - 1 + T would be negative where each member's own variance is small already.
+    case = CASES["fixed noise"]
+    members = case.members(2)
+    with pytest.raises(ValueError, match=r"either for each member or for their mean, got both"):
+        Ensemble(members, case.build, task=case.task, temperatures=Temperatures(0.05, (0.06, 0.08)))

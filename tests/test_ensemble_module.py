@@ -41,7 +41,7 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
 def test_each_task_is_predicted_as_the_ensemble_does(name: str, form: Any) -> None:
     case = CASES[name]
     pooled, each = (
-        case.ensemble().calibrated([case.inputs], case.targets, by=by).temperatures for by in BOTH
+        case.ensemble().calibrated([(case.inputs, case.targets)], by=by).temperatures for by in BOTH
     )
     both = Temperatures(pooled.pooled, each.members)
     ensemble = case.ensemble().with_members(case.members(), temperatures=both)
@@ -70,6 +70,7 @@ def test_no_members_are_refused() -> None:
         Ensemble([], make_mlp).as_module()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["loop", "vmap", "packed"])
 def test_torch_export_takes_it_for_any_size_of_batch(form: Any, tmp_path: Path) -> None:
     ensemble = packed(Ensemble(mlp_members(), make_mlp, temperatures=HOT))
@@ -81,6 +82,7 @@ def test_torch_export_takes_it_for_any_size_of_batch(form: Any, tmp_path: Path) 
     assert_same(found, ensemble.predict(X[:3]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["loop", "vmap", "packed"])
 def test_torch_compile_makes_one_graph_of_it(form: Any) -> None:
     ensemble = packed(Ensemble(mlp_members(), make_mlp, temperatures=HOT))

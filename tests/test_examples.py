@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 @pytest.mark.parametrize("name", ["text_classifier", "table_regression", "segmentation"])
 def test_an_example_is_short(name: str) -> None:
-    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 80
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 90
 
 
 @pytest.mark.slow

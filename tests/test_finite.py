@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from pfge.finite import find_non_finite
+from pfge.weights import find_non_finite
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -21,9 +22,10 @@ from pfge.forward import (
     keep_modes,
     move_batch,
     repeat_batches,
-    require_order_of_targets,
     require_same_order,
     run_model,
+    targets_of,
+    without_targets,
 )
 from tests.toys import make_mlp
 
@@ -104,6 +106,109 @@ def test_a_model_that_does_not_say_what_it_takes_is_called() -> None:
     assert call_model(SaysNothing(), {"labels": 1}) == {"labels": 1}
 
 
+@pytest.mark.parametrize("batch", [(1, 2, 3), [1, 2, 3], namedtuple("Three", "x y z")(1, 2, 3)])
+def test_three_or_more_entries_are_refused_as_none_may_be_dropped(batch: Any) -> None:
+    with pytest.raises(ValueError, match=r"or inputs and targets, got 3 entries; pass forward=lambda model"):
+        call_model(nn.Identity(), batch)
+
+
+class Read(nn.Module):
+    """Logits [N, 2] of packed sequences of different lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.head = nn.LSTM(3, 4), nn.Linear(4, 2)
+
+    def forward(self, sequences: PackedSequence) -> Tensor:
+        return self.head(self.read(sequences)[1][0][0])
+
+
+def test_a_packed_sequence_is_one_input() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sequences = pack_sequence(
+        [torch.randn(n, 3, generator=generator) for n in (2, 5, 3)], enforce_sorted=False
+    )
+    model = Read()
+    expected = model(sequences)
+    labels = torch.tensor([0, 1, 1])
+    ensemble = Ensemble([model.state_dict()], Read)
+    for batch in (sequences, (sequences, labels), [sequences], ((sequences,), labels)):
+        assert torch.equal(call_model(model, batch), expected)
+        torch.testing.assert_close(ensemble.predict(batch), expected.softmax(dim=1))
+    nll = ensemble.task.summarize(ensemble.evaluate([(sequences, labels)]))["nll"]
+    assert nll == pytest.approx(nn.functional.cross_entropy(expected, labels).item(), rel=1e-6)
+    torch.testing.assert_close(ensemble.as_module()(sequences), expected.softmax(dim=1))
+
+
+def test_a_packed_sequence_is_moved_as_a_whole() -> None:
+    sequences = pack_sequence([torch.ones(2, 3), torch.ones(1, 3)])
+    moved, _ = move_batch((sequences, torch.ones(2)), torch.device("meta"))
+    assert isinstance(moved, PackedSequence)
+    assert (moved.data.device.type, moved.batch_sizes.device.type) == ("meta", "cpu")
+    assert move_batch(sequences, None) is sequences
+
+
+x, mask, y = torch.zeros(2, 3), torch.ones(2, 3), torch.tensor([0, 1])
+Three = namedtuple("Three", ["x", "mask", "y"])
+
+
+@pytest.mark.parametrize(
+    ("batch", "at"),
+    [
+        ((x, y), None),
+        ([x, y], None),
+        (((x, mask), y), None),
+        ({"x": x, "labels": y}, None),
+        (UserDict(x=x, labels=y), None),
+        ((x, mask, y), 2),
+        ((x, mask, y), -1),
+        (Three(x, mask, y), 2),
+        ((y, x), 0),
+        ({"x": x, "class": y}, "class"),
+        ({"x": x, "class": y}, lambda batch: batch["class"]),
+        ((x, {"class": y}), lambda batch: batch[1]["class"]),
+    ],
+)
+def test_targets_are_at_the_usual_place_or_where_the_user_says(batch: Any, at: Any) -> None:
+    assert targets_of(batch, at) is y
+
+
+@pytest.mark.parametrize(
+    ("batch", "at", "message"),
+    [
+        ((x, mask, y), None, "a batch of 3 entries does not say which one is the targets; pass targets=.*2"),
+        (Three(x, mask, y), None, "a batch of 3 entries does not say"),
+        (x, None, "a pair of inputs and a tensor of targets, or a dict with labels, got a Tensor; pass targ"),
+        ((x,), None, "got a tuple of Tensor; pass targets="),
+        ((x, [0, 1]), None, "got a tuple of Tensor, list; pass targets="),
+        ({"x": x}, None, "got a dict with x; pass targets="),
+        (pack_sequence([x, mask]), None, "got a PackedSequence"),
+        ((x, mask, y), 3, "targets=3 must be an index into tuples or lists, or a key of dicts, got a tuple"),
+        ((x, mask, y), "labels", "targets='labels' must be an index"),
+        ({"x": x}, "class", "targets='class' must be .* a key of dicts, got a dict with x"),
+        ({0: x}, 0, "targets=0 must be an index into tuples or lists"),
+        ((x, mask, "y"), 2, "targets must be a tensor, got str at targets=2"),
+        ((x, y), lambda _: [0], "targets must be a tensor, got list at targets=a function"),
+        ((x, y), y, r"a function of the batch, got Tensor; put a tensor of targets into the batches"),
+        ((x, y), True, "an index, a key or a function of the batch, got bool"),
+    ],
+)
+def test_batches_without_targets_there_are_refused(batch: Any, at: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        targets_of(batch, at)
+
+
+def test_a_model_is_called_with_all_entries_but_the_targets() -> None:
+    one, two = torch.ones(2, 3), torch.full((2, 3), 2.0)
+    batches = [((one, two, y), 2), (Three(one, two, y), -1), ((y, one, two), 0)]
+    batches += [({"x": one, "y": two, "class": y}, "class"), (((one, two), y), 1), ((one, y, two), 1)]
+    for batch, at in batches:
+        assert torch.equal(without_targets(call_model, at)(Sum(), batch), torch.full((2, 3), 21.0))
+    seen = []
+    without_targets(lambda _, batch: seen.append(batch), 2)(Sum(), whole := (one, two, y))
+    assert seen == [whole]
+
+
 Pair = namedtuple("Pair", ["x", "y"])
 
 
@@ -169,12 +274,9 @@ def test_a_loader_with_any_random_sampler_is_refused_where_order_matters(sampler
     for loader in loaders(sampler):
         with pytest.raises(ValueError, match="same order for each member, got a DataLoader that shuffles"):
             require_same_order(loader, 2)
-        with pytest.raises(ValueError, match="order of their targets, got a DataLoader that shuffles"):
-            require_order_of_targets(loader)
         require_same_order(loader, 1)
 
 
 def test_a_loader_in_a_fixed_order_is_taken() -> None:
     for loader in [*loaders(SequentialSampler(NUMBERS)), DataLoader(NUMBERS), [NUMBERS]]:
         require_same_order(loader, 2)
-        require_order_of_targets(loader)

@@ -26,8 +26,7 @@ from pfge import (
     save_checkpoint,
 )
 from pfge.collectors import Star
-from pfge.frozen import has_same_bits, is_shared
-from pfge.weights import buffer_names, count_bytes, view_weights
+from pfge.weights import buffer_names, count_bytes, has_same_bits, is_shared, view_weights
 from tests.resealed import edit_json
 from tests.toys import assert_same_weights
 

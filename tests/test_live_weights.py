@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from pfge import FGE, PFGE, SWA, Collector, Trajectory, load_checkpoint, save_checkpoint
-from pfge.frozen import shared_part
-from pfge.live_weights import LiveWeights
-from pfge.weights import view_weights
+from pfge.trajectory import LiveWeights
+from pfge.weights import shared_part, view_weights
 from tests.toys import assert_same_weights, make_mlp
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pfge import FGE, PFGE
 from pfge.cli.main import main
-from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.settings import ConfigError
 from pfge.lab.experiments.connect import connect
 from pfge.lab.experiments.landscape import make_landscape
 from pfge.lab.run.progress import Reporter
@@ -94,6 +94,7 @@ def test_each_method_that_steers_leaves_the_shared_path_where_its_own_begins(
     assert members(finished, "Slow") == members(tmp_path, "PFGE")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", ["0", "1e9"])
 def test_a_run_that_was_stopped_on_its_path_goes_on(finished: Path, tmp_path: Path, seconds: str) -> None:
     experiment = tiny(CHOSEN, f"engine.checkpoint_seconds={seconds}")

@@ -33,7 +33,7 @@ from pfge.calibration import Temperature, Temperatures
 from pfge.connectivity import Bezier, CurveTrace, Plane, PolygonalChain
 from pfge.metrics import Difference, Reliability, SeedDifference
 from pfge.schedules import Joined, LinearDecay
-from pfge.tasks import Classification, MultiLabel, Regression
+from pfge.tasks import CausalLM, Classification, MultiLabel, Raw, Regression
 from pfge.views import View, Views
 
 SUBMODULES = [
@@ -68,7 +68,9 @@ VALUES = [
     Temperatures(1.5, (1.0, 2.0)),
     Cascade((1, 0, 2), (0.9, 0.8), "agreement"),
     Classification(dim=-1, ignore_index=-100),
+    CausalLM(ignore_index=0),
     MultiLabel(),
+    Raw(),
     Regression(noise="predicted"),
     View(down=1, mirrored=True),
     Views((View(), View(right=-2)), border=(-1.0, -2.0)),
@@ -108,6 +110,7 @@ def test_every_public_name_exists(name: str) -> None:
         assert getattr(module, public) is not None
 
 
+@pytest.mark.slow
 def test_submodules_are_there_after_import_pfge() -> None:
     code = "import pfge; print(*(name for name in pfge.__all__ if hasattr(pfge, name)))"
     code += f"; print(*(len(getattr(pfge, name).__all__) > 1 for name in {SUBMODULES}))"
@@ -115,6 +118,7 @@ def test_submodules_are_there_after_import_pfge() -> None:
     assert run.stdout.split() == [*pfge.__all__, *["True"] * len(SUBMODULES)]
 
 
+@pytest.mark.slow
 def test_names_are_imported_when_they_are_asked_for() -> None:
     code = "import sys, pfge; print('torch' in sys.modules); pfge.Ensemble; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -58,6 +58,7 @@ def users_names() -> dict[str, Any]:
 WITH_CODE = [d for d in DOCUMENTS if read_blocks(d, "python") and d.parent.name != "trainers"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", WITH_CODE, ids=name_of)
 def test_the_code_of_a_page_runs(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -35,6 +35,7 @@ def test_the_bottlenecks_are_those_that_the_page_names(script: dict[str, Any]) -
     assert found == {8: "decoding pictures", 64: "decoding pictures", 512: "reading pictures"}
 
 
+@pytest.mark.slow
 def test_the_graph_is_that_of_all_27_runs(script: dict[str, Any]) -> None:
     units, chains = script["simulated_units"]()
     starts = [unit for unit in units if unit.name[1].endswith(": w0")]

@@ -1,9 +1,13 @@
 import math
+from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pfge import Constant, CosineRestarts, Triangular
 from pfge.schedules import Joined, LinearDecay, pretraining_schedule
+from tests import paper
 
 
 def rates(schedule: object, iterations: int) -> list[float]:
@@ -15,8 +19,20 @@ def test_triangular_is_low_at_every_multiple_of_the_cycle() -> None:
     assert rates(Triangular(4, 1.0, 3.0), 8) == [2.0, 3.0, 2.0, 1.0] * 2
 
 
-def test_triangular_from_high_is_low_at_mid_cycle() -> None:
-    assert rates(Triangular(4, 1.0, 3.0, start="high"), 8) == [2.0, 1.0, 2.0, 3.0] * 2
+def test_triangular_from_high_begins_every_cycle_at_high() -> None:
+    assert rates(Triangular(4, 1.0, 3.0, start="high"), 8) == [3.0, 2.0, 1.0, 2.0] * 2
+
+
+@given(st.integers(1, 50))
+def test_triangular_from_high_is_the_rate_of_the_authors_program(cycle: int) -> None:
+    expected = [paper.reference_rate(i, cycle, 5e-4, 0.05) for i in range(1, 3 * cycle + 1)]
+    found = rates(Triangular(cycle, 5e-4, 0.05, start="high"), 3 * cycle)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_authors_program_collects_one_iteration_before_its_lowest_rate() -> None:
+    schedule = Triangular(20, 5e-4, 0.05, start="high")
+    assert [schedule(10), schedule(11)] == pytest.approx([0.00545, 5e-4])
 
 
 def test_triangular_ends_are_exact() -> None:
@@ -60,6 +76,23 @@ def test_equal_settings_are_the_same_schedule() -> None:
 def test_a_cycle_without_iterations_is_refused(cycle: int) -> None:
     with pytest.raises(ValueError, match=f"cycle must be at least 1 iteration, got {cycle}"):
         Triangular(cycle, 0.1, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [
+        (lambda: Triangular(4.5, 0.1, 0.2), "cycle", 4.5),
+        (lambda: CosineRestarts(4.0, 0.1, 0.2), "cycle", 4.0),
+        (lambda: LinearDecay(2.5, 0.2, 0.1), "iterations", 2.5),
+        (lambda: Joined(((Constant(0.1), 1.5),)), "iterations", 1.5),
+        (lambda: pretraining_schedule(10.0, 0.1), "iterations", 10.0),
+    ],
+)
+def test_a_number_of_iterations_that_is_not_whole_is_refused(
+    make: Callable[[], object], name: str, value: float
+) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a whole number of iterations, got {value}; round"):
+        make()
 
 
 @pytest.mark.parametrize("schedule", [Triangular, CosineRestarts])

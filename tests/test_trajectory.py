@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from math import cos, pi
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from pfge import (
     save_checkpoint,
 )
 from pfge.collectors import Star
-from pfge.schedules import LinearDecay, Schedule
+from pfge.schedules import Joined, LinearDecay, Schedule
 from pfge.weights import copy_weights, view_weights
 from tests.toys import (
     advance,
@@ -441,27 +442,93 @@ def test_updates_of_another_optimizer_are_an_error_that_names_the_cause() -> Non
         trajectory.before_update()
         other.step()
         trajectory.after_update()
-    with pytest.raises(RuntimeError, match="called 20 times, and the optimizer has not made a step"):
+    with pytest.raises(RuntimeError, match="called 20 times in a row without a step of the optimizer"):
         trajectory.after_update()
     assert trajectory.iteration == 0
 
 
-def test_steps_that_are_skipped_after_a_first_one_are_no_error() -> None:
+def test_a_torch_scheduler_is_refused_as_a_schedule() -> None:
     model = nn.Linear(1, 1)
     optimizer = SGD(model.parameters())
-    trajectory = Trajectory(model, optimizer, None, [SWA(2)])
-    trajectory.before_update()
-    optimizer.step()
-    trajectory.after_update()
-    for _ in range(30):
-        trajectory.before_update()
-        trajectory.after_update()
-    assert trajectory.iteration == 1
+    with pytest.raises(TypeError, match=r"function of the iteration.*got ExponentialLR; pass schedule=None"):
+        Trajectory(model, optimizer, ExponentialLR(optimizer, 0.5), [])  # type: ignore[arg-type]
 
 
-def make_with(schedule: Schedule, *collectors: Collector, rate: float = 0.001) -> Trajectory:
+def test_one_collector_needs_no_list() -> None:
+    model = nn.Linear(1, 1)
+    swa = SWA(4)
+    assert Trajectory(model, SGD(model.parameters()), None, swa).collectors == (swa,)
+
+
+def test_what_is_not_a_collector_is_refused() -> None:
+    model = nn.Linear(1, 1)
+    with pytest.raises(TypeError, match=r"must be collectors, as in \[SWA\(cycle=4\)\], got <class .*SWA'>;"):
+        Trajectory(model, SGD(model.parameters()), None, [SWA])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FGE(1),
+        lambda: SWA(1),
+        lambda: EMA(0.9),
+        lambda: PFGE(1, 5),
+        lambda: SWAG(1),
+        lambda: Star(5, tail=5),
+    ],
+)
+@pytest.mark.parametrize("updates", [1, 6])
+def test_a_collector_that_has_collected_is_refused_by_another_trajectory(
+    make: Callable[[], Collector], updates: int
+) -> None:
+    collector = make()
+    trajectory = make_trajectory(collector)
+    for _ in range(updates):
+        one_step(trajectory)
+    state = collector.state_dict()
+    with pytest.raises(ValueError, match="has collected in another, which would be lost; construct a new"):
+        make_trajectory(collector).before_update()
+    assert str(collector.state_dict()) == str(state)
+
+
+def test_a_collector_that_has_collected_resumes_from_a_state() -> None:
+    collector = FGE(1)
+    first = make_trajectory(collector)
+    one_step(first)
+    one_step(first)
+    state = first.state_dict()
+    one_step(first)
+    second = make_trajectory(collector)
+    second.load_state_dict(state)
+    for _ in range(3):
+        one_step(second)
+    assert collector.iterations == [1, 2, 3, 4, 5]
+
+
+def make_with(schedule: Schedule | None, *collectors: Collector, rate: float = 0.001) -> Trajectory:
     model = nn.Linear(1, 1)
     return Trajectory(model, SGD(model.parameters(), lr=rate), schedule, collectors)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "make"),
+    [
+        (Triangular(4, 0.001, 0.1), lambda: PFGE(5, 10)),
+        (Triangular(4, 0.001, 0.1), lambda: FGE(6)),
+        (Triangular(4, 0.001, 0.1), lambda: SWA(6)),
+        (Triangular(4, 0.001, 0.1), lambda: SWAG(3)),
+        (Triangular(5000, 0.001, 0.1), lambda: SWA(10)),
+        (CosineRestarts(100, 0.001, 0.1), lambda: Star(150)),
+        (CosineRestarts(100, 0.001, 0.1), lambda: Star(150, tail=15)),
+        (Joined(((LinearDecay(50, 0.0, 0.1), 50), (Triangular(40, 0.001, 0.1), 1))), lambda: FGE(60)),
+        (lambda i: 0.1 * (1 + cos(i * pi / 20) ** 2), lambda: FGE(20)),  # highest at its multiples
+    ],
+)
+def test_a_cycle_that_does_not_fit_that_of_any_schedule_causes_a_warning(
+    schedule: Schedule, make: Callable[[], Collector]
+) -> None:
+    with pytest.warns(UserWarning, match="takes its first points at the rates .* the phase at which"):
+        make_with(schedule, make())
 
 
 def test_points_that_are_taken_at_high_rates_cause_a_warning_with_the_rates() -> None:
@@ -473,7 +540,8 @@ def test_points_that_are_taken_at_high_rates_cause_a_warning_with_the_rates() ->
 
 @pytest.mark.parametrize("make", [SWA, FGE, SWAG, lambda cycle: PFGE(cycle, cycle)])
 def test_points_at_the_wrong_half_of_a_cycle_cause_a_warning(make: Callable[[int], Collector]) -> None:
-    with pytest.warns(UserWarning, match="takes its first points at the rates 0.1, 0.1, 0.1"):
+    # One iteration before a cycle begins at 0.1: a quarter of the way back from 0.001 is left.
+    with pytest.warns(UserWarning, match="takes its first points at the rates 0.0753, 0.0753, 0.0753"):
         make_with(Triangular(8, 0.001, 0.1, start="high"), make(8))
     with pytest.warns(UserWarning, match="takes its first points at the rates"):
         make_with(CosineRestarts(8, 0.001, 0.1), make(5))
@@ -492,12 +560,23 @@ def test_points_at_the_wrong_half_of_a_cycle_cause_a_warning(make: Callable[[int
         (Triangular(10, 0.001, 0.1), SWA(1)),  # every iteration
         (Triangular(10, 0.001, 0.1), EMA(0.9)),
         (CosineRestarts(10, 0.001, 0.1), Star(10, tail=3)),
+        (Triangular(1000, 0.001, 0.1), EMA(0.999, every=10)),
+        (Triangular(10, 0.001, 0.1), PFGE(1, 10)),
+        (Triangular(4, 0.001, 0.1, start="high"), PFGE.reference(4, 8)),
+        (CosineRestarts(10, 0.001, 0.1), Star(10, tail=10)),
+        (CosineRestarts(400, 0.001, 0.1), Star(400, tail=40)),  # one annealing
         (LinearDecay(10, 0.1, 0.001), SWA(7)),
-        (Triangular(4, 0.001, 0.1), SWA(3)),
+        (LinearDecay(2000, 0.1, 0.0), SWA(40)),
+        (LinearDecay(2000, 0.001, 0.1), FGE(40)),  # a warm-up
+        (Joined(((LinearDecay(100, 0.0, 0.1), 100), (LinearDecay(900, 0.1, 0.0), 900))), SWA(10)),
+        (Joined(((LinearDecay(100, 0.0, 0.1), 100), (Triangular(10, 0.05, 0.1), 1))), SWA(10)),
+        (lambda i: 0.1 * (1 + cos(i * pi / 20) ** 2), FGE(20, phase=10)),
+        ([0.1, 0.05, 0.01, 0.05].__getitem__, SWA(2)),  # it knows 4 iterations only
+        (None, FGE(3)),
     ],
 )
 def test_points_at_low_rates_or_without_a_cycle_cause_no_warning(
-    schedule: Schedule, collector: Collector
+    schedule: Schedule | None, collector: Collector
 ) -> None:
     make_with(schedule, collector)
 

@@ -99,7 +99,7 @@ def test_views_are_saved_with_an_ensemble_packed_or_not(tmp_path: Path) -> None:
 def test_views_stay_with_an_ensemble_that_is_changed() -> None:
     ensemble = Ensemble(make_members(3), make_model, views=VIEWS)
     targets = torch.tensor([0, 1, 0, 1, 0])
-    for changed in (ensemble.last(2), ensemble.to("cpu"), ensemble.calibrated([X], targets)):
+    for changed in (ensemble.last(2), ensemble.to("cpu"), ensemble.calibrated([(X, targets)])):
         assert changed.views == VIEWS
 
 
@@ -126,7 +126,7 @@ def test_batch_norm_is_of_pictures_as_they_are() -> None:
 
 def test_a_cascade_of_other_views_is_refused() -> None:
     plain = Ensemble(make_members(2), make_model)
-    cascade = fit_cascade(plain, [X], torch.tensor([0, 1, 0, 1, 0]), max_accuracy_loss=0.5)
+    cascade = fit_cascade(plain, [(X, torch.tensor([0, 1, 0, 1, 0]))], max_accuracy_loss=0.5)
     cascade.predict(plain, X)
     with pytest.raises(ValueError, match="fit a cascade to this ensemble"):
         cascade.predict(plain.in_views(VIEWS), X)
@@ -161,6 +161,7 @@ def test_views_of_a_damaged_manifest_are_refused(entry: object, message: str, tm
         Ensemble.load(tmp_path, make_model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "export"), [("e.onnx", export_onnx), ("e.pt2", export_torch)])
 def test_views_are_in_exported_files(name: str, export: Callable[..., object], tmp_path: Path) -> None:
     members = make_members(2)
@@ -212,3 +213,11 @@ def test_views_that_cannot_be_are_refused() -> None:
             ValueError, match=f"count must be at least 1 and shift at least 0, got {count} and"
         ):
             usual_views(count, shift=shift, mirror=False)
+
+
+def test_views_are_few() -> None:
+    assert len(Views((View(),) * 256)) == 256
+    with pytest.raises(ValueError, match="views must be at most 256, got 257; each is a forward pass"):
+        Views((View(),) * 257)
+    with pytest.raises(ValueError, match="border must be finite numbers"):
+        Views((View(),), (10**400,))

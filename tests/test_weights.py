@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from pfge.weights import (
     distance,
     interpolate,
     require_same_layout,
+    state_dict_for,
     trained_names,
     view_weights,
 )
@@ -96,3 +99,52 @@ def test_distance_is_euclidean_over_all_floating_point_tensors() -> None:
 
 def test_bytes_are_counted_by_type() -> None:
     assert count_bytes({"a": torch.zeros(3), "b": torch.zeros(2).bfloat16(), "n": torch.tensor(1)}) == 24
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says it is on another device, and cannot be computed with those that are not."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", 0)
+
+    def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor).clone(memory_format=memory_format)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(type(value) is torch.Tensor for value in args):
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices"
+            )
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_the_distance_between_devices_is_that_on_one_device() -> None:
+    here = {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor([0.5])}
+    there = {"w": torch.tensor([4.0, 6.0]).as_subclass(Elsewhere), "b": torch.tensor([12.5])}
+    assert distance(here, there) == distance(there, here) == 13.0
+    assert distance(there, there) == 0.0
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Embedding(5, 3), nn.BatchNorm1d(3), nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def test_a_member_with_tied_weights_is_loaded_by_the_models_own_load_state_dict() -> None:
+    member = copy_weights(view_weights(Tied()))
+    model = Tied()
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict(member)
+    model.load_state_dict(state_dict_for(model, member))
+    assert_same_weights(view_weights(model), member)
+    assert model.head.weight is model.embed.weight
+    assert state_dict_for(torch.compile(model), member).keys() == Tied().state_dict().keys()
+
+
+def test_a_state_dict_is_made_of_weights_that_fit_the_model_only() -> None:
+    with pytest.raises(ValueError, match=r"only the model has norm\.bias"):
+        state_dict_for(Tied(), {"embed.weight": torch.zeros(5, 3)})

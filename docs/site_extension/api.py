@@ -11,7 +11,7 @@ from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
-from pfge.metrics.probability_metrics import ProbabilityMetrics
+from pfge.metrics.scores import ProbabilityMetrics
 
 PACKAGE = "pfge"
 SECTIONS = re.compile(r"(Args|Attributes|Example|Examples|Raises|References|Returns|Warns|Yields):$")

@@ -12,8 +12,7 @@ from torch import Tensor
 from pfge.lab.config.toml import load_experiment, seal_toml, to_toml
 from pfge.lab.run.folder import RunFolder
 from pfge.reports.run import Run
-from pfge.storage.files import read_json_object, write_json, write_tensors, write_text
-from pfge.storage.recorded_tensors import read_recorded
+from pfge.storage.files import read_json_object, read_recorded, write_json, write_tensors, write_text
 from site_extension.run_texts import AS_PREDICTED, AT_TEMPERATURE
 
 DOCS = Path(__file__).parents[1]

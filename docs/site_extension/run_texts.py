@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from pfge.methods import find_reference
 from pfge.reports.contents import comparison_tables
 from pfge.reports.run import Run
-from pfge.reports.significance import find_gaps
-from pfge.reports.tables.connectivity import connectivity_tables
-from pfge.reports.tables.differences import differences_table
-from pfge.reports.tables.formats import formats_table
-from pfge.reports.tables.render_markdown import to_markdown
-from pfge.reports.verdicts import Gap
+from pfge.reports.tables.diagnosis import connectivity_tables
+from pfge.reports.tables.ensembles import formats_table
+from pfge.reports.tables.methods import differences_table
+from pfge.reports.tables.render import to_markdown
+from pfge.reports.verdicts import Gap, find_gaps
 from pfge.storage.files import read_json_object
 
 AS_PREDICTED, AT_TEMPERATURE = "test", "test.calibrated"

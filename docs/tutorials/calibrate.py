@@ -28,7 +28,7 @@ y = torch.tensor(digits.target)
 train = DataLoader(TensorDataset(x[:400], y[:400]), batch_size=50, shuffle=True)
 validation = DataLoader(TensorDataset(x[400:900], y[400:900]), batch_size=500)
 test = DataLoader(TensorDataset(x[900:], y[900:]), batch_size=900)
-validation_targets, targets = y[400:900], y[900:]
+targets = y[900:]
 
 
 def make_model() -> nn.Module:
@@ -55,7 +55,7 @@ ensemble = pfge.Ensemble.from_collector(collector, make_model).with_fresh_batch_
 # -----------------
 # On validation data, never on training or test data. The loader must not shuffle.
 
-calibrated = ensemble.calibrated(validation, validation_targets)
+calibrated = ensemble.calibrated(validation)
 print(f"T = {calibrated.temperatures.pooled:.2f}")
 for name, each in (("as it is", ensemble), ("at T", calibrated)):
     probabilities = each.predict_batches(test)

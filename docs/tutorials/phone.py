@@ -33,7 +33,7 @@ y = torch.tensor(digits.target)
 train = DataLoader(TensorDataset(x[:600], y[:600]), batch_size=30, shuffle=True)
 validation = DataLoader(TensorDataset(x[800:1200], y[800:1200]), batch_size=400)
 test = DataLoader(TensorDataset(x[1200:], y[1200:]), batch_size=600)
-validation_targets, targets = y[800:1200], y[1200:]
+targets = y[1200:]
 
 
 def make_model() -> nn.Module:
@@ -64,7 +64,7 @@ collector = pfge.PFGE(cycle=20, period=100, average_start=False)
 trajectory = pfge.Trajectory(model, optimizer, pfge.Triangular(20, 1e-3, 0.6), [collector])
 pfge.follow(trajectory, train, loss, iterations=400)
 ensemble = pfge.Ensemble.from_collector(collector, make_model).with_fresh_batch_norm(train)
-ensemble = ensemble.calibrated(validation, validation_targets)
+ensemble = ensemble.calibrated(validation)
 one_model = ensemble.nbytes / len(ensemble)
 
 # %%
@@ -107,7 +107,7 @@ print(f"{len(small)} members in {small.nbytes / one_model:.2f} times the memory 
 # stops is fitted on validation data: here it must get everything right there that all members get right.
 # Images that the first member is sure of take one pass.
 
-cascade = pfge.fit_cascade(small, validation, validation_targets, max_accuracy_loss=0.0)
+cascade = pfge.fit_cascade(small, validation, max_accuracy_loss=0.0)
 found = cascade.predict_batches(small, test)
 counts = torch.bincount(found.evaluated, minlength=5)[1:]
 of_cascade = metrics.negative_log_likelihood(found.probabilities, targets)

@@ -65,7 +65,7 @@ collector = pfge.collectors.Star(period=250, tail=25)
 schedule = pfge.CosineRestarts(cycle=250, low=1e-4, high=2e-2)
 pfge.follow(pfge.Trajectory(model, optimizer, schedule, [collector]), train, loss, iterations=1000)
 ensemble = pfge.Ensemble.from_collector(collector, make_model, task=task)
-calibrated = ensemble.calibrated([validation_x], validation_y)
+calibrated = ensemble.calibrated([(validation_x, validation_y)])
 print(f"factor on the variance: {calibrated.temperatures.pooled:.2f}")
 
 # %%

@@ -7,9 +7,16 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from pfge.frozen import shared_part, without
 from pfge.sharding import any_split, own_part
-from pfge.weights import Weights, accumulator, copy_each, in_memory_order_of, is_averaged
+from pfge.weights import (
+    Weights,
+    accumulator,
+    copy_each,
+    in_memory_order_of,
+    is_averaged,
+    shared_part,
+    without,
+)
 
 __all__ = ["Move", "average_into"]
 

@@ -1,17 +1,61 @@
 """Recompute BatchNorm statistics for the weights that a model has now."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import DataLoader
 
 from pfge.forward import keep_modes, run_model
-from pfge.loaders import read_aside
 from pfge.weights import canonical_name, unwrap
+
+
+@contextmanager
+def read_aside(inputs: Iterable[Any]) -> Iterator[None]:
+    """Let inputs be read in the context as if they were not, for a training loop that reads them as well."""
+    with _keep_order(inputs), _beside_other_readers(inputs):
+        yield
+
+
+@contextmanager
+def _keep_order(inputs: Iterable[Any]) -> Iterator[None]:
+    """Let a `DataLoader` with a generator of its own shuffle its next epochs as if it had not been read."""
+    held = (
+        (inputs.generator, getattr(inputs.sampler, "generator", None))
+        if isinstance(inputs, DataLoader)
+        else ()
+    )
+    states = [(generator, generator.get_state()) for generator in held if generator is not None]
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
+
+
+@contextmanager
+def _beside_other_readers(inputs: Iterable[Any]) -> Iterator[None]:
+    """Give a `DataLoader` other workers for a while if its persistent ones may be in the midst of an epoch.
+
+    Such a loader has a single iterator. Reading it here would start it again, and the epoch of a training
+    loop that is reading it would end with this pass.
+    """
+    iterator = vars(inputs).get("_iterator") if isinstance(inputs, DataLoader) else None
+    # Empty after the last batch. A loop that was left early has some as well, and costs the start of workers.
+    if iterator is None or not getattr(iterator, "_task_info", True):
+        yield
+        return
+    loader = cast(DataLoader[Any], inputs)
+    loader._iterator = None
+    try:
+        yield
+    finally:
+        loader._iterator = iterator  # the other one ends its workers when it is forgotten
+
 
 Batch = TypeVar("Batch")
 
@@ -43,9 +87,9 @@ def refresh_batch_norm(
 
     Args:
         model: The model; one without BatchNorm is left alone and no data is read.
-        inputs: Tensors, or batches whose first entry is the input, or dicts of keyword arguments. A
+        inputs: Tensors, or pairs whose first entry is the input, or dicts of keyword arguments. A
             `DataLoader` may be one that a training loop is reading.
-        forward: Calls the model on anything else.
+        forward: Calls the model on anything else, such as batches of three or more entries.
         layer_by_layer: Settle one layer after another, in the order in which data reaches them;
             `inputs` is then read once more for each.
         across_processes: Whether every process of torch.distributed calls this with a part of the
@@ -119,6 +163,17 @@ def warn_of_kept(count: int) -> None:
         'pass frozen="refresh" to compute theirs too',
         stacklevel=3,
     )
+
+
+def warn_of_stale(module: nn.Module, frozen: Collection[str]) -> None:
+    """Warn of BatchNorm layers whose statistics belong to other weights, but for those that were frozen."""
+    if count := len(_tracking_layers(unwrap(module)).keys() - frozen):
+        layers = "layer has" if count == 1 else "layers have"
+        warnings.warn(
+            f"members are averages of weights, and {count} BatchNorm {layers} statistics of other weights; "
+            "call ensemble.with_fresh_batch_norm(train_loader) first",
+            stacklevel=4,
+        )
 
 
 def _tracking_layers(module: nn.Module) -> dict[str, _BatchNorm]:

@@ -3,7 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -11,31 +11,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept
+from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept, warn_of_stale
 from pfge.calibration import UNSCALED, CalibrateBy, Temperatures
-from pfge.collectors.base import Collector
+from pfge.collectors.base import Collector, first_member
 from pfge.ensemble_module import EnsembleModule, Form
 from pfge.forward import (
+    Forward,
+    ModuleFactory,
+    TargetsAt,
     arguments_of,
     call_model,
     move_batch,
     require_order_of_rows,
-    require_order_of_targets,
     require_rereadable,
     run_model,
-    targets_of,
+    without_targets,
 )
-from pfge.frozen import shared_part
-from pfge.member_calibration import MemberCalibration
-from pfge.member_predictions import Predictor, predict_in_chunks, predict_in_turn
-from pfge.metrics.example_scores import ExampleScores
+from pfge.member_predictions import MemberCalibration, Predictor, predict_in_chunks, predict_in_turn
+from pfge.metrics.scores import ExampleScores
 from pfge.packed import PackedMembers
 from pfge.packed.saved_ensemble import SavedEnsemble
+from pfge.storage.ensemble_folder import LazyMembers
 from pfge.storage.files import StorageError
-from pfge.storage.lazy_members import LazyMembers
-from pfge.storage.manifest import MANIFEST, describe_file
-from pfge.storage.usage import NO_USAGE, Usage
-from pfge.tasks import Task
+from pfge.storage.manifest import MANIFEST, NO_USAGE, Usage, describe_file
+from pfge.tasks import MixturePool, Task
 from pfge.tasks.classification import require_classification
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from pfge.views import Views
@@ -45,7 +44,7 @@ from pfge.weights import (
     count_bytes,
     load_weights,
     require_same_layout,
-    unwrap,
+    shared_part,
     view_weights,
 )
 
@@ -64,14 +63,16 @@ class Ensemble:
 
     Args:
         members: The weights of each member; a list, or a sequence that reads them when asked.
-        build_model: Returns a new module of the members' architecture.
+        build_model: Returns a module of the members' architecture. A model in use, as `lambda: model` returns
+            it, is copied, and stays as it is. To notice that, the function is called twice at first.
         task: What the module's outputs mean: how they become predictions, and how these are pooled and
             calibrated. The default takes logits [N, C] and predicts probabilities.
         method: How the members were made, for the manifest.
         model: How the module is built, for the manifest; the name of `build_model` if None.
         iterations: The iteration of each member, for the manifest.
         forward: Calls the module on a batch that is no tensor, dict or pair, and returns what the task
-            takes.
+            takes. Classifiers return logits; if yours returns probabilities, let `forward` return their
+            logarithm, as softmax(log p) = p.
         temperatures: What each member's logits are divided by, and those of the mean, and how much each
             member counts; see `calibrated`.
         usage: What is needed to use it without its training data: class names, mean, std, input shape.
@@ -113,6 +114,7 @@ class Ensemble:
         usage: Usage = NO_USAGE,
         views: Views | None = None,
     ):
+        _require_constructor(build_model)
         if isinstance(members, list | tuple):
             for number, member in enumerate(members[1:], 2):
                 require_same_layout(members[0], member, "member 1", f"member {number}")
@@ -122,6 +124,11 @@ class Ensemble:
             )
         temperatures.require_members(len(members))
         _require_views_fit(views, task)
+        if task.needs_calibration and temperatures.members is not None and temperatures.pooled != 1:
+            raise ValueError(
+                f"{task} fits the variance of the noise either for each member or for their mean, got both: "
+                f"members={temperatures.members}, pooled={temperatures.pooled}; leave one of them out"
+            )
         self.members = members
         self.build_model = build_model
         self.task = task
@@ -133,8 +140,11 @@ class Ensemble:
         self.views = views
         self.device = torch.device("cpu")
         self.frozen_batch_norm: frozenset[str] = frozenset()
+        self._statistics = _Statistics()
         self.forward = forward or call_model
+        self._factory = ModuleFactory(build_model)
         self._module: nn.Module | None = None
+        self._outputs_checked = False
 
     @classmethod
     def from_collector(
@@ -148,7 +158,7 @@ class Ensemble:
             options: As of the constructor, for example `model` or `forward`.
 
         Raises:
-            ValueError: The collector has averaged nothing yet, or has too few points to sample from.
+            ValueError: The collector has no members yet.
 
         Example:
             >>> import torch, pfge
@@ -161,20 +171,30 @@ class Ensemble:
             >>> pfge.Ensemble.from_collector(collector, make_model, model="tiny")
             Ensemble(<members: 2>, <tiny>, method='FGE(cycle=2, phase=0)', iterations=[2, 4])
         """
-        if unfinished := collector.unfinished():
+        unfinished, members = collector.unfinished(), collector.members()
+        if not len(members):
+            found = f"only {unfinished}" if unfinished else "collected nothing"
+            first = first_member(collector)
+            until = "longer" if first is None else f"up to iteration {first} at least"
+            raise ValueError(
+                f"an ensemble needs a member, and {collector} has {found} yet; train {until}, with "
+                "before_update() and after_update() around each optimizer.step()"
+            )
+        if unfinished:
             warnings.warn(
                 f"{collector} has {unfinished}; they are in no member, and collector.mean_so_far() "
                 "has their mean",
                 stacklevel=2,
             )
         ensemble = cls(
-            collector.members(),
+            members,
             build_model,
             method=str(collector),
             iterations=collector.iterations,
             **options,
         )
         ensemble.frozen_batch_norm = collector.frozen_batch_norm
+        ensemble._statistics = _Statistics(stale=collector.averages)
         return ensemble
 
     def __len__(self) -> int:
@@ -204,9 +224,12 @@ class Ensemble:
         return once + len(self) * (count_bytes(first) - once)
 
     @property
-    def forward_in_views(self) -> Callable[[nn.Module, Any], Any]:
+    def forward_in_views(self) -> Forward:
         """What calls the module to predict: `forward`, for every view if there are any."""
-        return self.forward if self.views is None else partial(self.views.call, self.forward)
+        return self._in_views(self.forward)
+
+    def _in_views(self, forward: Forward) -> Forward:
+        return forward if self.views is None else partial(self.views.call, forward)
 
     @cached_property
     def digest(self) -> str:
@@ -255,7 +278,9 @@ class Ensemble:
             views=self.views,
         )
         ensemble.device = self.device
+        ensemble._factory = self._factory
         ensemble.frozen_batch_norm = self.frozen_batch_norm
+        ensemble._statistics = self._statistics
         return ensemble
 
     def to(self, device: torch.device | str) -> "Ensemble":
@@ -275,27 +300,28 @@ class Ensemble:
         return ensemble
 
     def calibrated(
-        self, batches: Iterable[Any], targets: Tensor, *, by: CalibrateBy = "pooled"
+        self, batches: Iterable[Any], *, targets: TargetsAt = None, by: CalibrateBy = "pooled"
     ) -> "Ensemble":
-        """Return the ensemble with the calibration that suits examples it was not trained on best.
+        """Fit the calibration on held-out data and return a calibrated copy.
 
         For classes that is a temperature, which minimizes the negative log-likelihood. It is saved with the
         ensemble and applied whenever it predicts. One that cannot be found, as when all examples are
-        predicted right, stays 1, with a warning. Of masks and texts, a few positions of each are kept.
+        predicted right, stays 1, with a warning. A few positions of each mask or text are kept, so that
+        batches may differ in length.
 
         Args:
-            batches: Batches that can be read again in the same order.
-            targets: The true answer of each example.
+            batches: Inputs and targets, as for `evaluate`, that can be read again in the same order.
+            targets: As of `evaluate`.
             by: "pooled" fits one temperature for the mean of the members, "members" one for each member,
                 "shared" one that all members have and one for their mean (`fit_shared_temperature`), and
                 "weights" one for the mean and how much each member counts (`fit_pooling_weights`). The last
                 two need one class for each example, and are kept only if they lower the NLL on held-out
                 parts of these examples; if not, there is a warning, and only the mean has a temperature.
         """
-        require_order_of_targets(batches)
         calibration = MemberCalibration(self.task, targets, by)
         plain = self.uncalibrated()
-        members = predict_in_turn(plain._predictor, self._numbers(), batches, calibration.keep)
+        load = partial(plain._predictor, targets=targets)
+        members = predict_in_turn(load, self._numbers(), batches, calibration.keep)
         return self.with_members(self.members, temperatures=calibration.fit(members))
 
     def uncalibrated(self) -> "Ensemble":
@@ -344,45 +370,83 @@ class Ensemble:
                 on_member(len(fresh))
         members = self.members
         if isinstance(members, PackedMembers):
-            return self.with_members(members.with_tensors(fresh))
-        merged = LazyMembers(len(self), lambda index: members[index] | fresh[index])
-        return self.with_members(merged)
+            ensemble = self.with_members(members.with_tensors(fresh))
+        else:
+            ensemble = self.with_members(LazyMembers(len(self), partial(_merge, members, fresh)))
+        ensemble._statistics = _Statistics()
+        return ensemble
 
     def predict_members(self, x: Any) -> Tensor:
         """Return each member's predictions for one batch: for classes its probabilities, [K, N, C]."""
-        return torch.stack(list(self.predict_each([x])))
+        members = torch.stack(list(self.predict_each([x])))
+        return members.to(self.task.result_type or members.dtype)
 
     def predict(self, x: Any) -> Tensor:
         """Return the pooled prediction for one batch: for classes the members' mean probabilities, [N, C]."""
         return self.predict_batches([x])
 
-    def predict_batches(self, batches: Iterable[Any]) -> Tensor:
+    def predict_variance(self, x: Any) -> Tensor:
+        """Return the variance over members of each entry of their predictions for one batch.
+
+        With predictions p_k of members that count w_k, and their mean p, it is the sum over k of
+        w_k (p_k - p)^2, where all w_k are 1 / K unless weights were fitted. One member is resident at a time.
+
+        Args:
+            x: As for `predict`.
+
+        Example:
+            >>> import torch, pfge
+            >>> members = [{"weight": torch.tensor([[z], [1.0]])} for z in (1.0, 3.0)]
+            >>> linear = lambda: torch.nn.Linear(1, 2, bias=False)
+            >>> ensemble = pfge.Ensemble(members, linear, task=pfge.tasks.Raw())
+            >>> ensemble.predict(torch.ones(1, 1)), ensemble.predict_variance(torch.ones(1, 1))
+            (tensor([[2., 1.]]), tensor([[1., 0.]]))
+        """
+        pool = MixturePool()
+        for number, member in enumerate(self.predict_each([x])):
+            pool.add(
+                torch.stack([member, torch.zeros_like(member)], dim=-1), self.temperatures.weight_of(number)
+            )
+        return pool.variance_of_means().to(member.dtype)
+
+    def predict_batches(self, batches: Iterable[Any], *, targets: TargetsAt = None) -> Tensor:
         """Return the pooled prediction over a data set, reading it once for each member.
 
         Args:
             batches: Batches that can be read again in the same order.
+            targets: As of `evaluate`, where batches have targets that the model does not take.
         """
-        pooled, dtype = self._pool(self.predict_each(batches))
+        pooled, dtype = self._pool(self.predict_each(batches, targets=targets))
         return self.task.calibrate(pooled, self.temperatures.pooled).to(dtype)
 
-    def predict_each(self, batches: Iterable[Any]) -> Iterator[Tensor]:
+    def predict_each(self, batches: Iterable[Any], *, targets: TargetsAt = None) -> Iterator[Tensor]:
         """Yield each member's predictions over a data set, one member resident at a time.
 
         Args:
             batches: Batches that can be read again in the same order.
+            targets: As of `predict_batches`.
         """
         require_order_of_rows(batches)
-        return predict_in_turn(self._predictor, self._numbers(), batches)
+        return predict_in_turn(partial(self._predictor, targets=targets), self._numbers(), batches)
 
-    def evaluate(self, batches: Iterable[Any], *, chunk_bytes: int = CHUNK_BYTES) -> ExampleScores:
+    def evaluate(
+        self, batches: Iterable[Any], *, targets: TargetsAt = None, chunk_bytes: int = CHUNK_BYTES
+    ) -> ExampleScores:
         """Return the scores of the pooled prediction for each example; `task.summarize` gives the metrics.
 
         Batches are read once, and predictions are dropped as soon as they are scored, so that the memory
         does not grow with the data set beyond the scores.
 
         Args:
-            batches: Pairs of inputs and targets, or dicts with `labels`.
+            batches: Pairs of inputs and a tensor of targets, or dicts with `labels`.
+            targets: Where other batches have their targets: an index, a key, or a function of the batch. The
+                model is called with all entries but the one of that index or key; a `forward` of your
+                own gets the whole batch. With `targets=2`, (x, mask, y) is scored against y, and the model is
+                called with x and mask.
             chunk_bytes: As in `predict_chunks`.
+
+        Raises:
+            ValueError: A batch has three or more entries, and `targets` is None.
 
         Example:
             >>> import math, torch, pfge
@@ -393,12 +457,14 @@ class Ensemble:
             0.5
         """
         parts: list[ExampleScores] = []
-        for chunk, members in self.predict_chunks(batches, chunk_bytes=chunk_bytes):
-            parts += self._score_chunk(chunk, members)
+        for chunk, members in self.predict_chunks(batches, targets=targets, chunk_bytes=chunk_bytes):
+            parts += self._score_chunk(chunk, members, targets)
             del chunk, members  # before the next chunk is read
         return type(parts[0]).cat(parts)
 
-    def _score_chunk(self, chunk: list[Any], members: Iterator[list[Tensor]]) -> list[ExampleScores]:
+    def _score_chunk(
+        self, chunk: list[Any], members: Iterator[list[Tensor]], targets: TargetsAt
+    ) -> list[ExampleScores]:
         pools = [self.task.pool() for _ in chunk]
         for number, member in enumerate(members):
             for pool in pools:
@@ -406,11 +472,11 @@ class Ensemble:
         scores = []
         for batch in chunk:
             pooled = self.task.calibrate(pools.pop(0).result(), self.temperatures.pooled)
-            scores.append(self.task.score(pooled, targets_of(batch)))
+            scores.append(self.task.score(pooled, self.task.targets_of(batch, targets)))
         return scores
 
     def predict_chunks(
-        self, batches: Iterable[Any], *, chunk_bytes: int = CHUNK_BYTES
+        self, batches: Iterable[Any], *, targets: TargetsAt = None, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[tuple[list[Any], Iterator[list[Tensor]]]]:
         """Yield a few batches at a time, and for these each member's predictions, a tensor for each batch.
 
@@ -419,10 +485,27 @@ class Ensemble:
 
         Args:
             batches: What the model takes; an iterator too.
+            targets: As of `predict_batches`.
             chunk_bytes: A chunk ends with the batch at which its batches and one member's predictions for
                 them take so many bytes.
         """
-        return predict_in_chunks(self._predictor, self._numbers(), batches, chunk_bytes)
+        load = partial(self._predictor, targets=targets)
+        return predict_in_chunks(load, self._numbers(), batches, chunk_bytes)
+
+    def new_module(self) -> nn.Module:
+        """Return a module of the members' architecture that nothing else uses, with weights of its own.
+
+        It is on the ensemble's device, in evaluation mode, and does not require gradients.
+
+        Example:
+            >>> import torch, pfge
+            >>> model = torch.nn.Linear(1, 2, bias=False)
+            >>> ensemble = pfge.Ensemble([{"weight": torch.ones(2, 1)}], lambda: model)
+            >>> pfge.load_weights(module := ensemble.new_module(), ensemble.members[0])
+            >>> module is model, module.weight.tolist()
+            (False, [[1.0], [1.0]])
+        """
+        return self._factory.new(self.device)
 
     def as_module(self, example: Any = None, *, form: Form | None = None) -> EnsembleModule:
         """Return the ensemble as one `nn.Module`, on its device, with all members in memory.
@@ -444,15 +527,10 @@ class Ensemble:
             tensor([[0.6250, 0.3750]])
         """
         self._numbers()
-        model, forward = unwrap(self.build_model()), self.forward_in_views
-        # deepcopy refuses what a layer, such as that of weight_norm, has computed from its weights and kept.
-        kept = [value for part in model.modules() for value in vars(part).values()]
-        computed = {
-            id(value): value.detach() for value in kept if isinstance(value, Tensor) and value.grad_fn
-        }
+        self._warn_of_stale_batch_norm()
+        forward = self.forward_in_views
         module = EnsembleModule(
-            # A copy, as it gets the weights of all members, and build_model may return a model in use.
-            deepcopy(model, computed).to(self.device),
+            self.new_module(),
             self.members,
             task=self.task,
             forward=forward,
@@ -467,6 +545,7 @@ class Ensemble:
 
     def save(self, folder: str | Path) -> None:
         """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""
+        self._warn_of_stale_batch_norm()
         self._saved().write(Path(folder))
 
     def file_bytes(self) -> int:
@@ -531,11 +610,11 @@ class Ensemble:
         )
 
     def _pool(self, members: Iterable[Tensor]) -> tuple[Tensor, torch.dtype]:
-        """Return the pooled prediction before calibration, in the pool's precision, and the members' type."""
+        """Return the pooled prediction before calibration, in the pool's precision, and the result's type."""
         pool = self.task.pool()
         for number, member in enumerate(members):
             pool.add(member, self.temperatures.weight_of(number))
-        return pool.result(), member.dtype
+        return pool.result(), self.task.result_type or member.dtype
 
     def _numbers(self) -> range:
         """Return the number of each member, counted from 0, if there is any."""
@@ -543,31 +622,69 @@ class Ensemble:
             raise ValueError("an ensemble needs a member to predict, this one is empty; collect or load some")
         return range(len(self))
 
-    def _predictor(self, number: int) -> Predictor:
+    def _predictor(self, number: int, *, targets: TargetsAt = None) -> Predictor:
         """Put one member into the module and return what predicts a batch with it.
 
         Private, as it is right only until another member is put there. A cascade needs it: its later members
         predict some examples of each batch only.
         """
+        self._warn_of_stale_batch_norm()
         module, temperature = self._module_with(number), self.temperatures.of_member(number)
-        forward = self.forward_in_views
+        forward = self._in_views(without_targets(self.forward, targets))
 
         @torch.no_grad()
         def predict(x: Any) -> Tensor:
-            return self.task.calibrate(self.task.predictions(run_model(module, x, forward)), temperature)
+            outputs = run_model(module, x, forward)
+            # Once, as it waits for the device.
+            self._outputs_checked = self._outputs_checked or self.task.check_outputs(outputs)
+            return self.task.calibrate(self.task.predictions(outputs), temperature)
 
         return predict
 
-    def _module_with(self, index: int) -> nn.Module:
+    def _warn_of_stale_batch_norm(self) -> None:
+        """Warn, once, if members are averages whose BatchNorm statistics were never computed."""
+        if self._statistics.stale and len(self):
+            self._statistics.stale = False
+            if any(name.endswith("running_mean") for name in self.members[0]):
+                warn_of_stale(self._resident(), self.frozen_batch_norm)
+
+    def _resident(self) -> nn.Module:
         if self._module is None:
-            # Tensors made in inference mode could not be written to outside of it.
-            with torch.inference_mode(False):
-                self._module = self.build_model().to(self.device).eval().requires_grad_(False)
-        if isinstance(self.members, PackedMembers):
-            self.members.unpack_into(self._module, index)
-        else:
-            load_weights(self._module, self.members[index])
+            self._module = self._factory.resident(self.device)
         return self._module
+
+    def _module_with(self, index: int) -> nn.Module:
+        module = self._resident()
+        if isinstance(self.members, PackedMembers):
+            self.members.unpack_into(module, index)
+        else:
+            load_weights(module, self.members[index])
+        return module
+
+
+@dataclass
+class _Statistics:
+    """Whether BatchNorm statistics belong to other weights, until there was a warning.
+
+    Ensembles that are made of one another share it, so there is one warning for all of them.
+    """
+
+    stale: bool = False
+
+
+def _merge(members: Sequence[Weights], fresh: Sequence[Weights], index: int) -> Weights:
+    """Return a member with new values of some tensors; a named function, as lambdas cannot be pickled."""
+    return members[index] | fresh[index]
+
+
+def _require_constructor(build_model: object) -> None:
+    """Raise a TypeError unless this is a function that returns a module, and not a module."""
+    if isinstance(build_model, nn.Module) or not callable(build_model):
+        kind = type(build_model).__name__
+        raise TypeError(
+            f"build_model must be a function that returns a new module, got a {kind}; pass the function or "
+            f"class that constructs it, for example lambda: {kind}(...)"
+        )
 
 
 def _require_views_fit(views: Views | None, task: Task) -> None:

@@ -12,8 +12,8 @@ from torch.func import functional_call, vmap
 from pfge.calibration import Temperatures
 from pfge.forward import call_model, pick_logits
 from pfge.packed import PackedMembers, Quantized
+from pfge.packed.codes import STEP_TYPE
 from pfge.packed.packed_members import PackedTensor, Stored
-from pfge.packed.quantization import STEP_TYPE
 from pfge.tasks import Task
 from pfge.weights import Weights, canonical_name, require_same_layout, unwrap, view_weights
 
@@ -101,7 +101,9 @@ class EnsembleModule(nn.Module):
             predictions = self._task.predictions(outputs)
             calibrated = self._task.calibrate(predictions, self._temperatures.of_member(number))
             pool.add(calibrated, self._temperatures.weight_of(number))
-        return self._task.calibrate(pool.result(), self._temperatures.pooled).to(predictions.dtype)
+        return self._task.calibrate(pool.result(), self._temperatures.pooled).to(
+            self._task.result_type or predictions.dtype
+        )
 
     def train(self, mode: bool = True) -> "EnsembleModule":  # noqa: ARG002 - as of nn.Module
         """Stay in evaluation mode: members predict, and BatchNorm keeps its statistics."""

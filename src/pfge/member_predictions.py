@@ -1,12 +1,23 @@
-"""What members predict over many batches, one member in memory at a time."""
+"""Predictions and calibration of members, with one member in memory at a time."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from pfge.forward import require_rereadable, require_same_order
+from pfge.calibration import (
+    CalibrateBy,
+    PoolingWeights,
+    SharedTemperature,
+    Temperatures,
+    fit_pooling_weights,
+    fit_shared_temperature,
+)
+from pfge.forward import TargetsAt, require_rereadable, require_same_order
+from pfge.tasks import Task
+from pfge.tasks.classification import require_classification, require_one_class
 
 Predictor: TypeAlias = Callable[[Any], Tensor]
 """Predicts a batch with one member, until another member is put into the same module."""
@@ -16,7 +27,7 @@ def predict_in_turn(
     load: Callable[[int], Predictor],
     numbers: range,
     batches: Iterable[Any],
-    keep: Callable[[Tensor, int], Tensor] = lambda predictions, _start: predictions,
+    keep: Callable[[Tensor, Any, int], Tensor] = lambda predictions, _batch, _start: predictions,
 ) -> Iterator[Tensor]:
     """Yield what is kept of each member's predictions, reading all batches once for each member.
 
@@ -24,8 +35,10 @@ def predict_in_turn(
         load: Puts the member of a number into the module.
         numbers: Of the members.
         batches: Batches that can be read again in the same order.
-        keep: Returns it of the predictions of a batch and the number of their first example.
+        keep: Returns what is kept, given the predictions of a batch, the batch, and the number of its first
+            example.
     """
+    _require_batches(batches)
     require_rereadable(batches, len(numbers))
     require_same_order(batches, len(numbers))
     examples = None
@@ -35,7 +48,7 @@ def predict_in_turn(
         done = 0
         for batch in batches:
             predictions = predict(batch)
-            parts.append(keep(predictions, done))
+            parts.append(keep(predictions, batch, done))
             done += len(predictions)
         if not parts:
             raise ValueError("predicting needs at least one batch, got none")
@@ -59,6 +72,7 @@ def predict_in_chunks(
         chunk_bytes: A chunk ends with the batch at which its batches and one member's predictions for
             them take so many bytes.
     """
+    _require_batches(batches)
     waiting = iter(batches)
     any_yet = False
     while True:
@@ -80,6 +94,15 @@ def predict_in_chunks(
         yield chunk, members
     if not any_yet:
         raise ValueError("predicting needs at least one batch, got none")
+
+
+def _require_batches(batches: object) -> None:
+    """Raise a TypeError if this is one batch, whose rows or names would be read as batches."""
+    if isinstance(batches, Tensor | Mapping):
+        raise TypeError(
+            f"batches must be a list of batches or a DataLoader, got one {type(batches).__name__}; pass "
+            "[batch], or call predict(batch)"
+        )
 
 
 def _members_for(
@@ -112,3 +135,89 @@ def _bytes_of(batch: Any) -> int:
         case tuple() | list():
             return sum(map(_bytes_of, batch))
     return 0
+
+
+class MemberCalibration:
+    """Fits what `Ensemble.calibrated` says; of masks and texts, to a few positions of each.
+
+    Args:
+        task: Of the members.
+        targets: Where a batch has them, as of `Ensemble.evaluate`.
+        by: What is fitted.
+    """
+
+    def __init__(self, task: Task, targets: TargetsAt, by: CalibrateBy):
+        self._task = task
+        self._targets_at = targets
+        self._by = by
+        self._targets: dict[int, Tensor] = {}
+        if not task.has_calibration:
+            raise ValueError(
+                f"calibrating needs a task with a calibration, got {task}; leave it out, or pass a task that "
+                "has one, such as Regression()"
+            )
+        if self._is_pooling:
+            require_classification(task, self._what)
+
+    def keep(self, predictions: Tensor, batch: Any, start: int) -> Tensor:
+        """Return what of a batch's predictions it is fitted to; `start` is the first example's number."""
+        if self._is_pooling:
+            require_one_class(predictions, self._what)
+        targets = self._task.targets_of(batch, self._targets_at)
+        if not targets.ndim or len(targets) != len(predictions):
+            raise ValueError(
+                f"each of {len(predictions)} examples has a target, got targets {list(targets.shape)}"
+            )
+        kept, self._targets[start] = self._task.calibration_sample(predictions, targets)
+        return kept
+
+    def fit(self, members: Iterable[Tensor]) -> Temperatures:
+        """Return what is found, given what was kept of each member."""
+        if self._by == "members":
+            return Temperatures(members=tuple(self._fit_one(member) for member in members))
+        if self._is_pooling:
+            how = _with_weights if self._by == "weights" else _with_shared
+            return how(torch.stack(list(members)), self._kept_targets())
+        pool = self._task.pool()
+        for member in members:
+            pool.add(member)
+        return Temperatures(self._fit_one(pool.result()))
+
+    @property
+    def _is_pooling(self) -> bool:
+        """Whether more than temperatures by themselves is fitted: also how members are pooled."""
+        return self._by in ("shared", "weights")
+
+    @property
+    def _what(self) -> str:
+        return f"calibrating by {self._by!r}"
+
+    def _fit_one(self, predictions: Tensor) -> float | tuple[float, ...]:
+        return self._task.fit_calibration(predictions, self._kept_targets())
+
+    def _kept_targets(self) -> Tensor:
+        return torch.cat(list(self._targets.values()))
+
+
+def _with_weights(members: Tensor, targets: Tensor) -> Temperatures:
+    found = fit_pooling_weights(members, targets)
+    if found.help:
+        return Temperatures(found.temperature, weights=found.weights)
+    _warn_of_no_help("all members count the same, as weights do not help", found)
+    return Temperatures(found.temperature)
+
+
+def _with_shared(members: Tensor, targets: Tensor) -> Temperatures:
+    found = fit_shared_temperature(members, targets)
+    if found.help:
+        return Temperatures(found.pooled, members=(found.members,) * len(members))
+    _warn_of_no_help("only the mean has a temperature, as one of the members does not help", found)
+    return Temperatures(found.pooled)
+
+
+def _warn_of_no_help(what: str, found: PoolingWeights | SharedTemperature) -> None:
+    warnings.warn(
+        f"{what}: on held-out parts of the examples the NLL changes by {found.difference:+.5f}, with a "
+        f"standard error of {found.error:.5f}",
+        stacklevel=5,  # the caller of Ensemble.calibrated
+    )

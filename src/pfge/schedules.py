@@ -13,7 +13,10 @@ Example:
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi
+from operator import index
 from typing import Literal
+
+from torch.optim.lr_scheduler import LRScheduler
 
 __all__ = [
     "Constant",
@@ -56,22 +59,25 @@ class Triangular:
     """A rate that goes linearly up and down once a cycle.
 
     At iteration i of cycles of c iterations, with the distance to the nearest multiple of c as a share of
-    half a cycle, d = 2 min(i mod c, -i mod c) / c:
+    half a cycle, d(i) = 2 min(i mod c, -i mod c) / c:
 
-        rate(i) = low * (1 - d) + high * d
+        rate(i) = low * (1 - d(i)) + high * d(i)                with start="low"
+        rate(i) = high * (1 - d(i - 1)) + low * d(i - 1)        with start="high"
 
     Weights are best collected where the rate is low. That is at multiples of the cycle with `start="low"`,
-    which every collector here takes by default.
+    where every collector here collects by default, and at mid-cycle with `start="high"`.
 
     Args:
         cycle: Iterations in one cycle (the paper's c).
         low: The smallest rate (alpha1).
         high: The largest rate (alpha2).
-        start: "low" has `low` at every multiple of the cycle, as in the paper;
-            "high" has `high` there and `low` at mid-cycle, as in FGE's program.
+        start: "low" ends every cycle at `low`, as in the paper. "high" begins every cycle at `high`, as FGE's
+            program and the PFGE authors' program do. It reaches `low` one iteration after mid-cycle,
+            where these programs collect.
 
     References:
         Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017.
+        Garipov et al., "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", NeurIPS 2018.
         Guo, Jin, Liu, "PFGE: Parsimonious Fast Geometric Ensembling of DNNs", ICIC 2023, Figure 1.
 
     Example:
@@ -79,6 +85,9 @@ class Triangular:
         >>> schedule = Triangular(cycle=4, low=1.0, high=3.0)
         >>> [schedule(i) for i in range(1, 9)]
         [2.0, 3.0, 2.0, 1.0, 2.0, 3.0, 2.0, 1.0]
+        >>> reference = Triangular(cycle=4, low=1.0, high=3.0, start="high")
+        >>> [reference(i) for i in range(1, 9)]
+        [3.0, 2.0, 1.0, 2.0, 3.0, 2.0, 1.0, 2.0]
     """
 
     cycle: int
@@ -94,7 +103,8 @@ class Triangular:
 
     def __call__(self, iteration: int) -> float:
         """Return the rate at an iteration."""
-        from_multiple = 2 * min(iteration % self.cycle, -iteration % self.cycle) / self.cycle  # 0..1
+        position = iteration if self.start == "low" else iteration - 1
+        from_multiple = 2 * min(position % self.cycle, -position % self.cycle) / self.cycle  # 0..1
         share_of_high = from_multiple if self.start == "low" else 1 - from_multiple
         # Two products rather than low + share * (high - low): both ends come out exact.
         return self.low * (1 - share_of_high) + self.high * share_of_high
@@ -164,6 +174,7 @@ class LinearDecay:
     last: float
 
     def __post_init__(self) -> None:
+        require_whole(iterations=self.iterations)
         if self.iterations < 1:
             raise ValueError(f"iterations must be at least 1, got {self.iterations}")
         _require_rates(self.first, max(self.first, self.last))
@@ -195,6 +206,7 @@ class Joined:
         if not self.parts:
             raise ValueError("parts must hold at least one (schedule, iterations) pair, got none")
         for schedule, iterations in self.parts:
+            require_whole(iterations=iterations)
             if iterations < 0:
                 raise ValueError(f"iterations must not be negative, got {iterations} for {schedule}")
 
@@ -224,12 +236,37 @@ def pretraining_schedule(iterations: int, rate: float) -> Joined:
         >>> [round(schedule(i), 4) for i in range(4, 11)]
         [1.0, 1.0, 0.7525, 0.505, 0.2575, 0.01, 0.01]
     """
+    require_whole(iterations=iterations)
     half = iterations // 2
     decay = max(iterations * 9 // 10 - half, 1)
     return Joined(((Constant(rate), half), (LinearDecay(decay, rate, 0.01 * rate), decay)))
 
 
+def require_schedule(schedule: Schedule | None) -> None:
+    """Raise a TypeError unless this is a function, or None for rates that are left alone."""
+    if schedule is None or callable(schedule):
+        return
+    kind = type(schedule).__name__
+    if isinstance(schedule, LRScheduler):
+        remedy = "pass schedule=None to keep it in your loop"
+    else:
+        remedy = "for example Constant(0.05)"
+    raise TypeError(f"schedule must be a function of the iteration, such as Triangular, got {kind}; {remedy}")
+
+
+def require_whole(**counts: int) -> None:
+    """Raise a ValueError unless these counts of iterations, given by name, are integers."""
+    for name, count in counts.items():
+        try:
+            index(count)  # integers of numpy are integers too
+        except TypeError:
+            raise ValueError(
+                f"{name} must be a whole number of iterations, got {count!r}; round it to an int"
+            ) from None
+
+
 def _require_cycle(cycle: int) -> None:
+    require_whole(cycle=cycle)
     if cycle < 1:
         raise ValueError(f"cycle must be at least 1 iteration, got {cycle}")
 

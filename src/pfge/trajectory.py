@@ -1,8 +1,10 @@
-"""One path of SGD through weight space: a schedule sets its rate, collectors watch it."""
+"""Hooks into a training loop: the schedule sets the learning rate, collectors see the weights."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from itertools import accumulate, chain, pairwise
+from operator import is_
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -11,38 +13,491 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfge.batch_norm import frozen_batch_norm
-from pfge.collectors.applied import require_own_weights
-from pfge.collectors.base import Collector, Restart, require_finite
-from pfge.collectors.fge import FGE
-from pfge.collectors.pfge import PFGE
-from pfge.collectors.swa import SWA
-from pfge.collectors.swag import SWAG
-from pfge.finite import require_wide
+from pfge.collectors.base import (
+    Collector,
+    Restart,
+    as_collectors,
+    require_finite,
+    require_own_weights,
+    require_unused,
+)
 from pfge.forward import repeat_batches
-from pfge.frozen import share_narrow, without
-from pfge.group_rates import GroupRates
-from pfge.live_weights import LiveWeights
-from pfge.schedules import CosineRestarts, Schedule, Triangular
-from pfge.sharding import require_known_split
+from pfge.schedules import Schedule, require_schedule
+from pfge.sharding import is_split, keep_parts_only, own_part, require_known_split, split_modules
 from pfge.weights import (
+    FiniteCheck,
+    FrozenParameters,
     Weights,
     buffer_names,
     copy_into,
     in_memory_order_of,
+    is_averaged,
+    is_finite,
     load_weights,
+    named_tensors,
+    require_wide,
+    share_narrow,
+    unwrap,
     view_weights,
+    without,
 )
 
-Batch = TypeVar("Batch")
+
+class GroupRates:
+    """Sets the rates of all groups from the largest of them; their ratios stay as they were.
+
+    Args:
+        optimizer: Whose rates are set. The ratios are those of its rates, or of its initial rates if a torch
+            scheduler has changed them.
+        is_scheduled: Whether the rates will be set; if not, the optimizer may choose them itself.
+        overrides_scheduler: Whether rates that something else changes are overridden without a warning.
+
+    Attributes:
+        ratios: Of each group's rate to the largest.
+
+    Raises:
+        ValueError: Rates are to be set, and the optimizer has none.
+    """
+
+    def __init__(self, optimizer: Optimizer, *, is_scheduled: bool, overrides_scheduler: bool = False):
+        self._optimizer = optimizer
+        self._overrides_scheduler = overrides_scheduler
+        self._first = _rates_at_start(optimizer, is_scheduled=is_scheduled)
+        self._set: list[float] | None = None
+        self.ratios = _ratios(self._first)
+
+    def set(self, largest: float) -> None:
+        """Set the rates of all groups."""
+        for group, ratio in zip(self._optimizer.param_groups, self.ratios, strict=True):
+            if isinstance(group["lr"], Tensor):  # capturable optimizers keep the rate on the device
+                group["lr"].fill_(largest * ratio)
+            else:
+                group["lr"] = largest * ratio
+        self._set = self._plain_rates()
+
+    def resume(self, ratios: Sequence[float]) -> None:
+        """Continue with the ratios of an earlier run."""
+        self.ratios = list(ratios)
+        self._set = None
+
+    def add_groups(self, *, begun: bool) -> None:
+        """Note the ratios of groups that were added to the optimizer since the last update.
+
+        Args:
+            begun: Whether there was an update; before it, the rates are still the optimizer's own.
+        """
+        known, groups = len(self.ratios), self._optimizer.param_groups
+        if len(groups) <= known:
+            return
+        if not begun or not known:
+            self._first = _rates_at_start(self._optimizer, is_scheduled=True)
+            self.ratios = _ratios(self._first)
+            return
+        # Not to the rate of now: the same line of code would mean another ratio in each part of a cycle.
+        largest = max(self._first)
+        new = [min(float(group["lr"]) / largest, 1.0) if largest else 1.0 for group in groups[known:]]
+        self.ratios = [*self.ratios, *new]
+
+    def warn_of_changes(self, iteration: int) -> None:
+        """Warn once if the rates are no longer those that were set at an iteration."""
+        if self._overrides_scheduler or self._set is None:
+            return
+        if (found := self._plain_rates()) != self._set:
+            self._overrides_scheduler = True  # one warning is enough
+            warnings.warn(
+                f"the learning rates were {self._set} at update {iteration} and are now {found}: "
+                "something else sets them too, probably a torch scheduler, and is overridden; remove it, or "
+                "pass schedule=None to keep its rates",
+                stacklevel=3,
+            )
+
+    def _plain_rates(self) -> list[float]:
+        """Return the rates that are numbers; to read one from a device would wait for the device.
+
+        Those of groups that were added since the last update are left out.
+        """
+        groups = self._optimizer.param_groups[: len(self.ratios)]
+        return [group["lr"] for group in groups if not isinstance(group["lr"], Tensor)]
+
+
+def _rates_at_start(optimizer: Optimizer, *, is_scheduled: bool) -> list[float]:
+    """Return the rate of each group, before a torch scheduler changed it if one did."""
+    if any(group.get("lr") is None for group in optimizer.param_groups):  # it chooses its rates itself
+        if not is_scheduled:
+            return []
+        raise ValueError(
+            "a schedule needs an optimizer with a learning rate, got None; pass schedule=None to let the "
+            "optimizer choose its rates"
+        )
+    now = [float(group["lr"]) for group in optimizer.param_groups]
+    if not all("initial_lr" in group for group in optimizer.param_groups):
+        return now
+    # A scheduler may have brought all groups to one rate, such as 0.
+    first = [float(group["initial_lr"]) for group in optimizer.param_groups]
+    if is_scheduled:
+        _warn_of_other_ratios(_ratios(now), _ratios(first))
+    return first
+
+
+def _warn_of_other_ratios(now: list[float], first: list[float]) -> None:
+    if any(abs(a - b) > 1e-6 for a, b in zip(now, first, strict=True)):
+        warnings.warn(
+            f"the rates of the parameter groups have the ratios {now}, and had {first} before a scheduler "
+            "changed them; the latter are used; remove initial_lr from the groups to use the former",
+            stacklevel=5,
+        )
+
+
+def _ratios(rates: Sequence[float]) -> list[float]:
+    largest = max(rates, default=0.0)
+    return [rate / largest if largest else 1.0 for rate in rates]
+
+
+class LiveWeights:
+    """The live tensors of one model, as `view_weights` returns them, many times.
+
+    The modules are walked once, and again when a module, a parameter or a buffer was added, removed or
+    replaced. A view is always of the tensors that the model has now; while they stay where they are in
+    memory, all views have the same tensor objects. Modules of FSDP2 first drop the whole parameters that a
+    forward pass may have left: the optimizer does not write to these, and their memory is freed later.
+
+    Args:
+        model: DDP, DataParallel and torch.compile wrappers are looked through.
+
+    Attributes:
+        unchecked: Names of buffers that may hold NaN or infinity, as the mask of an attention does.
+    """
+
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self.unchecked: frozenset[str] = frozenset()
+        self._frozen: FrozenParameters | None = None
+        self._copies: Weights = {}
+        self._finite: FiniteCheck | None = None
+        self._walk()
+
+    def freeze(self, unchecked: Collection[str] | None = None) -> None:
+        """Let `view` give one shared copy of each parameter that is frozen now, until it changes.
+
+        Args:
+            unchecked: Names of buffers that may hold NaN or infinity; those that do so now if None.
+        """
+        self.live()  # the model may have been changed since it was walked
+        buffers = buffer_names(self._module)
+        self._frozen = FrozenParameters((name, p) for name, p in self._named if name not in buffers)
+        if unchecked is None:
+            unchecked = [name for name, t in self._named if name in buffers and _is_infinite(t)]
+        self.unchecked = frozenset(unchecked)
+        self._finite = None
+
+    def live(self) -> Weights:
+        """Return the live tensors: writing to them changes the model."""
+        for part in self._split:
+            part.reshard()
+        if not self._is_current():
+            self._walk()
+        elif not self._is_in_place():
+            self._detach()
+        return dict(self._detached)
+
+    def view(self) -> Weights:
+        """Return the live tensors, and shared copies of those that are frozen."""
+        weights = self.live()
+        if self._frozen is None:
+            return weights
+        if (copies := self._frozen.copies(self._named)).keys() != self._copies.keys():
+            self._copies, self._finite = copies, None
+        return weights | copies
+
+    def find_non_finite(self) -> str | None:
+        """Return the name of the first tensor of the latest view that holds NaN or infinity, or None.
+
+        Buffers that did so at the start, which are never averaged, are left out.
+        """
+        if self._finite is None:
+            self._finite = FiniteCheck(without(self._detached, self._copies.keys() | self.unchecked))
+        return self._finite.find()
+
+    def _walk(self) -> None:
+        self._module = unwrap(self._model)
+        self._split = split_modules(self._module)  # once: most models have none, and pay for none
+        for part in self._split:
+            part.reshard()
+        self._named = [(name, tensor) for name, tensor, _ in named_tensors(self._module)]
+        _require_dense(self._named)
+        tables: list[dict[str, Any]] = [
+            table
+            for module in self._module.modules()
+            for table in (module._modules, module._parameters, module._buffers)
+        ]
+        self._filled = [table for table in tables if table]
+        self._empty = [table for table in tables if not table]
+        self._entries = self._list_entries()
+        self._detach()
+
+    def _detach(self) -> None:
+        self._detached = {name: tensor.detach() for name, tensor in self._named}
+        self._finite = None
+        # The tensors of other classes, as those of FSDP2, may change what they hold by themselves.
+        plain = all(type(tensor) in (Tensor, nn.Parameter) for _, tensor in self._named)
+        self._addresses = self._list_addresses() if plain else None
+
+    def _is_current(self) -> bool:
+        # Kept entries are alive, so that no other object can have their identity.
+        if any(self._empty):
+            return False
+        entries = self._list_entries()
+        same = len(entries) == len(self._entries) and all(map(is_, entries, self._entries))
+        return same and unwrap(self._model) is self._module
+
+    def _is_in_place(self) -> bool:
+        """Return whether no tensor was given other memory, as by assigning to its `.data`."""
+        return self._addresses is not None and self._list_addresses() == self._addresses
+
+    def _list_entries(self) -> list[Any]:
+        return list(chain.from_iterable(table.values() for table in self._filled))
+
+    def _list_addresses(self) -> list[int]:
+        return [tensor.data_ptr() for _, tensor in self._named]
+
+
+def _is_infinite(tensor: Tensor) -> bool:
+    # What is split would have to be looked at by all processes.
+    return is_averaged(tensor) and not is_split(tensor) and not is_finite(tensor)
+
+
+def _require_dense(named: list[tuple[str, Tensor]]) -> None:
+    """Refuse sparse tensors, which have no memory that could be copied or averaged in place."""
+    for name, tensor in named:
+        if type(tensor) in (Tensor, nn.Parameter) and tensor.layout != torch.strided:
+            raise ValueError(
+                f"a trajectory takes dense tensors only, got {name}, which is {tensor.layout}; register it "
+                "as a buffer with persistent=False"
+            )
+
 
 UPDATES_WITHOUT_STEP = 20
-"""Updates without any step after which the loop is taken to be wrong; `GradScaler` may skip the first few."""
+"""Updates in a row without a step after which the loop is taken to be wrong; `GradScaler` may skip a few."""
 
-SHORTEST_CYCLE = 7
+SAMPLED_PARAMETERS = 4
+
+
+class StepWatch:
+    """Counts the steps that an optimizer makes between `before` and `after`.
+
+    Steps are counted by a hook, so those that `GradScaler` skips or accelerate postpones do not count. Steps
+    before the first `before` belong to no trajectory.
+
+    Args:
+        wrapper: The optimizer whose `step()` the loop calls.
+        optimizer: The torch optimizer inside it, which may be the same.
+    """
+
+    def __init__(self, wrapper: Optimizer, optimizer: Optimizer):
+        self._wrapper = wrapper
+        self._optimizer = optimizer
+        self._has_warned = False
+        self._times_lost = 0
+        self.reset(begun=False)
+        optimizer.register_step_post_hook(self._note_step)
+
+    def reset(self, *, begun: bool) -> None:
+        """Forget all steps; `begun` is whether steps count from here on, or from the next `before`."""
+        self._begun = begun
+        self._is_open = False
+        self._is_skipped = False
+        self._steps = 0  # since before() or after(), whichever came last
+        self._unseen = 0  # that no after() saw, since it last saw one
+        self._misplaced = 0  # calls of before() that found such steps, since then
+        self._idle = 0  # calls of after() without a step, since then
+        self._sample: list[Tensor] = []
+
+    def before(self) -> None:
+        """Note that a step is about to be made.
+
+        Raises:
+            RuntimeError: Again and again, steps are made that no call of `after` sees.
+        """
+        if self._begun and self._steps:
+            self._unseen += self._steps
+            self._misplaced += 1
+            if self._misplaced > 1:  # an interruption leaves one
+                raise RuntimeError(
+                    f"each optimizer.step() must lie between before_update() and after_update(), but the "
+                    f"last {self._unseen} did not, so nothing is collected; call before_update(), step() "
+                    "and after_update() in this order"
+                )
+        self._begun = self._is_open = True
+        self._steps = 0
+
+    def after(self) -> bool:
+        """Return whether a step was made since `before`.
+
+        Raises:
+            RuntimeError: There was a step without `before`, or there were too many calls without a step.
+        """
+        if self._steps and not self._is_open:
+            raise RuntimeError(
+                "before_update() must come before each optimizer.step(), and was not called since the last "
+                "after_update(); call it there"
+            )
+        steps, self._steps, self._is_open = self._steps, 0, False
+        if not steps:
+            self._require_some_step()
+            return False
+        lost = self._unseen + steps - 1
+        self._unseen = self._misplaced = self._idle = 0
+        self._times_lost += bool(lost)
+        if lost and not self._has_warned and (lost > 1 or self._times_lost > 1):  # an interruption loses one
+            self._has_warned = True  # one warning is enough
+            warnings.warn(
+                f"the optimizer made {lost + 1} steps since the last after_update(), which count as one "
+                "iteration; call before_update() and after_update() around each of them",
+                stacklevel=3,
+            )
+        return not self._is_skipped
+
+    def _note_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        # A fused optimizer is called even when GradScaler found infinities, and skips by itself.
+        infinite = getattr(optimizer, "found_inf", None)
+        self._is_skipped = infinite is not None and bool(torch.as_tensor(infinite).any())
+        if not self._steps or not _has_nested_steps(type(optimizer)):
+            self._steps += 1
+
+    def _require_some_step(self) -> None:
+        accumulation = getattr(self._wrapper, "gradient_state", None)  # accelerate's
+        if accumulation is not None and not accumulation.sync_gradients:
+            return
+        self._idle += 1
+        if self._idle == 1:
+            self._sample = [part.clone() for part in self._smallest()]
+        if self._idle < UPDATES_WITHOUT_STEP:
+            return
+        called = f"after_update() was called {self._idle} times in a row without a step of the optimizer"
+        if all(map(torch.equal, self._smallest(), self._sample)):
+            raise RuntimeError(
+                f"{called}, so nothing is collected; call after_update() after the optimizer's step(); if "
+                "GradScaler skipped all of them, look for NaN or infinity in the gradients"
+            )
+        raise RuntimeError(
+            f"{called}, although the weights change, so nothing is collected; give Trajectory the optimizer "
+            "whose step() the loop calls, a new Trajectory if it was replaced, and call step() outside of "
+            "CUDA graphs, which run no hooks"
+        )
+
+    def _smallest(self) -> list[Tensor]:
+        """Return a few small parameters, by which a change of the weights is noticed."""
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
+        smallest = sorted(parameters, key=Tensor.numel)[:SAMPLED_PARAMETERS]
+        return [own_part(parameter).detach() for parameter in smallest]
+
+
+def unwrap_optimizer(model: nn.Module, optimizer: Optimizer) -> Optimizer:
+    """Return the torch optimizer, which alone has hooks, from inside accelerate's or similar wrappers.
+
+    Raises:
+        TypeError: There is none.
+        ValueError: It does not update the model, or splits weights or updates in a way that is not known.
+    """
+    require_known_split(model, optimizer)
+    while not hasattr(optimizer, "_optimizer_step_post_hooks"):
+        if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "optimizer"):
+            raise TypeError(
+                f"optimizer must be a torch optimizer, got {type(optimizer).__name__}; pass the "
+                "torch.optim.Optimizer that updates the model"
+            )
+        optimizer = optimizer.optimizer
+        require_known_split(model, optimizer)
+    keep_parts_only(model)  # what a forward pass of FSDP2 has left whole is not what the optimizer has
+    updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not any(id(parameter) in updated for parameter in model.parameters()):
+        raise ValueError(
+            f"the optimizer must update parameters of the model, but the {type(optimizer).__name__} and the "
+            f"{type(model).__name__} share none; construct it from model.parameters(), after anything that "
+            "replaces them, as fully_shard does"
+        )
+    return optimizer
+
+
+def _has_nested_steps(kind: type[Optimizer]) -> bool:
+    """Return whether one call of `step()` may run hooks twice, as of a subclass that calls super().step().
+
+    Torch hooks the step of a class when an optimizer of it is first constructed.
+    """
+    hooked = [base for base in kind.__mro__ if getattr(vars(base).get("step"), "hooked", False)]
+    return len(hooked) > 1
+
+
 POINTS_LOOKED_AHEAD = 20
-ITERATIONS_LOOKED_AHEAD = 100_000
-HIGH_SHARE = 0.25
-"""The highest mean rate at which points may be taken: 0 is a schedule's lowest rate and 1 its highest."""
+LEAST_LOOKED_AHEAD = 1_000
+MOST_LOOKED_AHEAD = 50_000
+LOW_SHARE = 0.25
+"""Below this share of its range, a rate is low; a schedule that becomes low at least twice is cyclic."""
+HIGH_SHARE = 0.2
+"""The mean share of its range by which the rates of points may exceed low rates around them."""
+
+
+def warn_of_high_rates(schedule: Schedule, collectors: Sequence[Collector]) -> None:
+    """Warn if points would be collected at high rates although the schedule is low again and again.
+
+    Only rates are compared, so the schedule may be any function. A point may lie one iteration before a low
+    rate, as those of the authors' program do.
+    """
+    for collector in collectors:
+        points = _points(collector, max(LEAST_LOOKED_AHEAD, 2 * getattr(schedule, "cycle", 0)))
+        rates = _rates(schedule, points[-1] + 1) if points else []
+        points = [point for point in points if point < len(rates)]
+        if points and _mean_excess(rates, points) > HIGH_SHARE:
+            shown = ", ".join(f"{rates[point - 1]:.3g}" for point in points[:5])
+            name = "the schedule" if hasattr(schedule, "__qualname__") else schedule
+            warnings.warn(
+                f"{collector} takes its first points at the rates {shown}, although {name} goes down to "
+                f"{min(rates):.3g}, and weights are best taken there; give both the same cycle, and "
+                "the collector the phase at which the rate is lowest",
+                stacklevel=3,
+            )
+
+
+def _points(collector: Collector, least: int) -> list[int]:
+    """Return the first iterations that need a low rate: of several in a row, as in a tail, the last one.
+
+    A collector that takes every iteration has none.
+    """
+    points: list[int] = []
+    is_taken = collector.needs_low_rate(1)
+    for iteration in range(1, MOST_LOOKED_AHEAD):
+        was_taken, is_taken = is_taken, collector.needs_low_rate(iteration + 1)
+        if was_taken and not is_taken:
+            points.append(iteration)
+        if iteration >= least and (len(points) >= POINTS_LOOKED_AHEAD or (is_taken and not points)):
+            break
+    return points
+
+
+def _rates(schedule: Schedule, iterations: int) -> list[float]:
+    rates: list[float] = []
+    # A user's function may know only the iterations of a training; what came before is kept.
+    with suppress(Exception):
+        rates.extend(float(schedule(iteration)) for iteration in range(1, iterations + 1))
+    return rates
+
+
+def _mean_excess(rates: Sequence[float], points: Sequence[int]) -> float:
+    """Return by how much points exceed lower rates before and after them, as a share of the range.
+
+    A warm-up or a decay has no such excess, and neither has a schedule that is not cyclic.
+    """
+    low, high = min(rates), max(rates)
+    level = low + LOW_SHARE * (high - low)
+    if sum(one > level >= two for one, two in pairwise(rates)) < 2:
+        return 0.0
+    before = list(accumulate(rates, min))
+    after = list(accumulate(reversed(rates), min))[::-1]
+    excess = [min(rates[i - 1], rates[i]) - max(before[i], after[i - 1]) for i in points]
+    return fmean(excess) / (high - low)
+
+
+Batch = TypeVar("Batch")
 
 
 class Trajectory:
@@ -50,22 +505,27 @@ class Trajectory:
 
     Call `before_update()` before and `after_update()` after every `optimizer.step()`. The start
     point is the model's weights at the first `before_update()`. A step that never happened, as when
-    `GradScaler` finds infinite gradients, does not count. `follow` is the loop for those who have none.
+    `GradScaler` finds infinite gradients, does not count. If you have no loop of your own, use `follow`.
 
     Args:
         model: The model in training; DDP and torch.compile wrappers are looked through. One of FSDP2 is
             averaged in parts, and its members are put together when they are stored or asked for, so that
             all processes must ask for them.
-        optimizer: Any torch optimizer. Its groups keep the ratios of their rates, or of their initial rates
-            if a torch scheduler has changed them; the schedule gives the largest. A group that is added later
-            has the ratio of its rate to the largest of the first ones, but at most 1.
-        schedule: The learning rate for each iteration, or None to leave the rates alone.
-        collectors: What watches the weights; at most one collector may steer.
+        optimizer: Any torch optimizer of the model's parameters, also as accelerate prepares it. Its groups
+            keep the ratios of their rates, or of their initial rates if a torch scheduler has changed them;
+            the schedule gives the largest. A group that is added later has the ratio of its rate to the
+            largest of the first ones, but at most 1.
+        schedule: The learning rate for each iteration, or None to leave the rates alone. If collectors would
+            collect at high rates although the schedule is cyclic, there is a warning.
+        collectors: Collectors without members, or one of them; at most one may steer.
         overrides_scheduler: Whether a scheduler in the loop is meant to be overridden. Otherwise a rate that
             changes between two updates causes a warning.
 
     Attributes:
         iteration: Updates so far.
+
+    Raises:
+        ValueError: The optimizer does not update the model, or two collectors steer.
 
     Example:
         >>> import torch, pfge
@@ -89,39 +549,48 @@ class Trajectory:
         model: nn.Module,
         optimizer: Optimizer,
         schedule: Schedule | None,
-        collectors: Sequence[Collector],
+        collectors: Sequence[Collector] | Collector,
         *,
         overrides_scheduler: bool = False,
     ):
+        require_schedule(schedule)
+        collectors = as_collectors(collectors)
         steerers = [type(collector).__name__ for collector in collectors if collector.steers]
         if len(steerers) > 1:
             raise ValueError(
                 f"only one collector may steer a trajectory, got {' and '.join(steerers)}; "
                 "give each its own Trajectory"
             )
-        require_known_split(model, optimizer)
+        inner = unwrap_optimizer(model, optimizer)
         self.model = model
         self.optimizer = optimizer
         self.schedule = schedule
-        self.collectors = tuple(collectors)
+        self.collectors = collectors
         self.iteration = 0
         self._rates = GroupRates(
-            optimizer, is_scheduled=schedule is not None, overrides_scheduler=overrides_scheduler
+            inner, is_scheduled=schedule is not None, overrides_scheduler=overrides_scheduler
         )
-        self._warn_of_high_rates()
+        if schedule is not None:
+            warn_of_high_rates(schedule, self.collectors)
         self._live = LiveWeights(model)
         self._begun = False
-        self._stepped = False
-        self._updates_without_step: int | None = 0  # None once there was a step
-        optimizer.register_step_post_hook(self._note_step)
+        self._watch = StepWatch(optimizer, inner)
 
     def __repr__(self) -> str:
         run = f"<{type(self.model).__name__}>, <{type(self.optimizer).__name__}>"
         return f"Trajectory({run}, {self.schedule!r}, {list(self.collectors)!r})"
 
     def before_update(self) -> None:
-        """Set the learning rate of the coming iteration."""
+        """Set the learning rate of the coming iteration.
+
+        Raises:
+            ValueError: Training begins, and a collector has members of another training.
+            RuntimeError: Steps are made that do not lie between the two calls.
+        """
         require_own_weights(self.model)
+        if not self._begun:
+            require_unused(self.collectors)
+        self._watch.before()
         if self.schedule is not None:
             self._rates.warn_of_changes(self.iteration)
             self._rates.add_groups(begun=self._begun)
@@ -137,16 +606,18 @@ class Trajectory:
             self._begun = True
         if self.schedule is not None:
             self._rates.set(self.schedule(self.iteration + 1))
-        self._stepped = False
 
     def after_update(self) -> None:
-        """Show the new weights to every collector that wants them, and restart if one says so."""
+        """Show the new weights to every collector that wants them, and restart if one says so.
+
+        Raises:
+            ValueError: The weights are not finite.
+            RuntimeError: There was a step without `before_update()`, or no step for 20 calls in a row.
+        """
         if not self._begun:
             raise RuntimeError("before_update() must come before the first optimizer.step(); call it there")
-        if not self._stepped:
-            self._require_some_step()
+        if not self._watch.after():
             return
-        self._stepped = False
         self.iteration += 1
         due = [collector for collector in self.collectors if collector.due(self.iteration)]
         if not due:
@@ -206,7 +677,7 @@ class Trajectory:
         self.iteration = state["iteration"]
         self._rates.resume(state["rate_ratios"])
         self._begun = state["begun"]
-        self._stepped = False
+        self._watch.reset(begun=self._begun)
         if self._begun:
             # Those of the start: what became infinite since then must still be found.
             self._live.freeze(unchecked=state.get("non_finite_buffers", ()))
@@ -231,44 +702,6 @@ class Trajectory:
         if restart.clear_momentum:
             for parameter in self.model.parameters():
                 self.optimizer.state.pop(parameter, None)
-
-    def _warn_of_high_rates(self) -> None:
-        # Weights follow the rate only within several iterations: in a shorter cycle any place is as good.
-        schedule = self.schedule
-        if not isinstance(schedule, Triangular | CosineRestarts) or schedule.cycle < SHORTEST_CYCLE:
-            return
-        cycle = [schedule(iteration) for iteration in range(1, schedule.cycle + 1)]
-        low, high = min(cycle), max(cycle)
-        for collector in self.collectors:
-            if not isinstance(collector, SWA | FGE | PFGE | SWAG) or collector.cycle == 1:
-                continue
-            due = islice(filter(collector.due, range(1, ITERATIONS_LOOKED_AHEAD)), POINTS_LOOKED_AHEAD)
-            taken = [schedule(iteration) for iteration in due]
-            if taken and fmean(taken) > low + HIGH_SHARE * (high - low):
-                shown = ", ".join(f"{rate:.3g}" for rate in taken[:5])
-                warnings.warn(
-                    f"{collector} takes its first points at the rates {shown}, although {schedule} goes "
-                    f"down to {low:.3g}, and weights are best taken there; give both the same cycle, and "
-                    "the collector the phase at which the rate is lowest",
-                    stacklevel=3,
-                )
-
-    def _require_some_step(self) -> None:
-        if self._updates_without_step is None:
-            return
-        self._updates_without_step += 1
-        if self._updates_without_step == UPDATES_WITHOUT_STEP:
-            raise RuntimeError(
-                f"after_update() was called {UPDATES_WITHOUT_STEP} times, and the optimizer has not made a "
-                f"step, so nothing is collected; give Trajectory the optimizer whose step() the loop calls, "
-                "or the torch optimizer inside its wrapper, and call after_update() after step()"
-            )
-
-    def _note_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        # A fused optimizer is called even when GradScaler found infinities, and skips by itself.
-        self._updates_without_step = None
-        infinite = getattr(optimizer, "found_inf", None)
-        self._stepped = infinite is None or not bool(torch.as_tensor(infinite).any())
 
 
 def follow(

@@ -10,6 +10,7 @@ Example:
 """
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -19,7 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from pfge.forward import has_entries
+
 __all__ = ["View", "Views", "usual_views"]
+
+MOST_VIEWS = 256
+"""Each is a forward pass of every member, and a manifest may come from a stranger."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,8 @@ class View:
 
     def of_batch(self, batch: Any, border: Sequence[float] = (0.0,)) -> Any:
         """Return a batch as it is seen, of which the first entry, or all of it, is pictures."""
-        if isinstance(batch, tuple | list):
-            return (self.of(batch[0], border), *batch[1:])
+        if has_entries(batch):
+            return (self.of_batch(batch[0], border), *batch[1:])
         return self.of(batch, border)
 
 
@@ -121,7 +127,11 @@ class Views:
             raise ValueError(
                 "views must be at least one, got none; take usual_views(4, shift=2, mirror=True)"
             )
-        if not self.border or not all(isinstance(c, float | int) and math.isfinite(c) for c in self.border):
+        require_few_views(len(self.views))
+        largest = sys.float_info.max  # whole numbers may be larger
+        if not self.border or not all(
+            isinstance(c, float | int) and -largest <= c <= largest for c in self.border
+        ):
             raise ValueError(f"border must be finite numbers, got {self.border!r}")
 
     def __len__(self) -> int:
@@ -137,6 +147,12 @@ class Views:
         """
         answers = [_log_probabilities(forward(model, v.of_batch(batch, self.border))) for v in self.views]
         return torch.stack(answers).logsumexp(dim=0) - math.log(len(answers))
+
+
+def require_few_views(count: int) -> None:
+    """Raise a ValueError if there are too many views to be evaluated."""
+    if count > MOST_VIEWS:
+        raise ValueError(f"views must be at most {MOST_VIEWS}, got {count:,}; each is a forward pass")
 
 
 def usual_views(count: int, *, shift: int, mirror: bool, border: Sequence[float] = (0.0,)) -> Views:

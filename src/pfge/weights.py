@@ -1,25 +1,131 @@
-"""A point in weight space: view, copy, load, interpolate, measure.
+"""Points in weight space: view, copy, load, interpolate, measure; finite checks and frozen parameters."""
 
-`Weights` are a dict of tensors by name: parameters and persistent buffers, as in a state dict, with the names
-that a model has outside of DDP and torch.compile. A tensor with two names, as tied ones have, appears once.
-
-Example:
-    >>> import torch
-    >>> from pfge.weights import Weights, view_weights
-    >>> weights: Weights = view_weights(torch.nn.Linear(3, 2))
-    >>> {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    {'weight': (2, 3), 'bias': (2,)}
-"""
-
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import hypot
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.utils.weak import WeakIdKeyDictionary
 
-from pfge.frozen import shared_part, without
-from pfge.sharding import any_split, keep_parts_only, own_parts, split_like, whole
+from pfge.sharding import any_split, in_any_process, is_split, keep_parts_only, own_parts, split_like, whole
+
+_shared: Any = WeakIdKeyDictionary()  # tensors by identity, as long as something else holds them
+
+
+def share(tensor: Tensor) -> Tensor:
+    """Mark a tensor as one that never changes, and return it."""
+    _shared[tensor] = True
+    return tensor
+
+
+def is_shared(tensor: Tensor) -> bool:
+    """Return whether a tensor was marked as one that never changes."""
+    return bool(_shared) and tensor in _shared
+
+
+def shared_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return those of the tensors that never change."""
+    if not _shared:  # nothing is frozen in most runs
+        return {}
+    return {name: tensor for name, tensor in tensors.items() if tensor in _shared}
+
+
+def without(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, Tensor]:
+    """Return the tensors that do not have one of the names."""
+    return {name: tensor for name, tensor in tensors.items() if name not in names}
+
+
+def has_same_bits(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors are equal bit for bit, wherever they are; -0.0 is not 0.0."""
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    return first is second or torch.equal(_bytes_of(first), _bytes_of(second))
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether a tensor holds neither NaN nor infinity."""
+    # Floating-point types of 8 bits have no isfinite.
+    comparable = tensor.float() if is_narrow(tensor) else tensor
+    return bool(comparable.isfinite().all())
+
+
+def is_narrow(tensor: Tensor) -> bool:
+    """Return whether a tensor is of a floating-point type of 8 bits, which torch cannot add up."""
+    return tensor.is_floating_point() and tensor.element_size() == 1
+
+
+def share_narrow(state: Any) -> None:
+    """Mark the tensors of 8 bits in a state as shared again: of these, only frozen ones are collected."""
+    match state:
+        case Tensor() if is_narrow(state):
+            share(state)
+        case dict():
+            share_narrow(list(state.values()))
+        case list():
+            for part in state:
+                share_narrow(part)
+
+
+def share_equal(members: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """Return members in which a tensor that is the same in all of them is held once."""
+    if len(members) < 2:
+        return members
+    first, *others = members
+    equal = {n: share(t) for n, t in first.items() if all(has_same_bits(t, other[n]) for other in others)}
+    return [{name: equal.get(name, tensor) for name, tensor in member.items()} for member in members]
+
+
+class FrozenParameters:
+    """Shared copies of the parameters that do not require gradients, for as long as they do not change.
+
+    Args:
+        named: The parameters of a model by name. Those that are trained, split among processes or not finite
+            are left out.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, Tensor]]):
+        frozen = [
+            (name, parameter)
+            for name, parameter in named
+            if not parameter.requires_grad and not is_split(parameter) and is_finite(parameter)
+        ]
+        self._copies = {name: share(_copy_to_cpu(parameter)) for name, parameter in frozen}
+        self._seen: dict[str, tuple[int, ...]] = {}
+        self._looks = 0
+
+    def copies(self, named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """Return the copies of the parameters that are still frozen; others are forgotten for good."""
+        if not self._copies:
+            return {}
+        self._looks += 1
+        parameters = dict(named)
+        for name in list(self._copies):
+            if not self._is_unchanged(name, parameters.get(name)):
+                del self._copies[name]
+        return dict(self._copies)
+
+    def _is_unchanged(self, name: str, parameter: Tensor | None) -> bool:
+        if parameter is None or parameter.requires_grad:
+            return False
+        # In-place operations count the version up. Those on .data do not, so looks 1 to 4, 8, 16, ... are at
+        # the bits: something else than the optimizer may move a parameter, such as that of a teacher.
+        state = (id(parameter), parameter._version, parameter.data_ptr())
+        if self._seen.get(name) == state and self._looks > 4 and self._looks & (self._looks - 1):
+            return True
+        self._seen[name] = state
+        return has_same_bits(parameter, self._copies[name])
+
+
+def _copy_to_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
 
 __all__ = [
     "Weights",
@@ -27,6 +133,7 @@ __all__ = [
     "distance",
     "interpolate",
     "load_weights",
+    "state_dict_for",
     "trained_names",
     "view_weights",
 ]
@@ -133,6 +240,8 @@ def keep_weights(weights: Weights, device: torch.device | str | None = "cpu") ->
 def load_weights(model: nn.Module, weights: Weights) -> None:
     """Copy weights into a model in place, after checking that every name and shape fits.
 
+    Unlike `load_state_dict`, it takes tied weights, which appear once; see `state_dict_for`.
+
     Args:
         model: DDP, DataParallel and torch.compile wrappers are looked through.
         weights: For example one member of a collector.
@@ -153,6 +262,36 @@ def load_weights(model: nn.Module, weights: Weights) -> None:
         [[0.5, 0.5]]
     """
     copy_into(view_weights(model), weights)
+
+
+def state_dict_for(model: nn.Module, weights: Weights) -> dict[str, Any]:
+    """Return weights as a state dict of a model, for its own `load_state_dict`, or for `save_pretrained`.
+
+    Weights have a tied tensor once, and a state dict has it by each of its names. The tensors are not copied.
+
+    Args:
+        model: DDP, DataParallel and torch.compile wrappers are looked through.
+        weights: For example one member of a collector.
+
+    Raises:
+        ValueError: The model and the weights differ.
+
+    Example:
+        >>> import torch
+        >>> from pfge.weights import state_dict_for, view_weights
+        >>> tied = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False))
+        >>> tied[1].weight = tied[0].weight
+        >>> member = {"0.weight": torch.eye(2)}
+        >>> list(state_dict_for(tied, member))
+        ['0.weight', '1.weight']
+        >>> tied.load_state_dict(state_dict_for(tied, member))
+        <All keys matched successfully>
+    """
+    require_same_layout(view_weights(model), weights, "the model", "the weights")
+    module = unwrap(model)
+    names = {id(tensor): name for name, tensor, _ in named_tensors(module)}
+    state = module.state_dict(keep_vars=True)
+    return {key: weights[names[id(v)]] if id(v) in names else v for key, v in state.items()}
 
 
 @torch.no_grad()
@@ -233,6 +372,8 @@ def interpolate(start: Weights, end: Weights, t: float) -> Weights:
 def distance(start: Weights, end: Weights) -> float:
     """Return the Euclidean distance over all floating-point tensors, summed in float64.
 
+    The points may be on different devices; they are then compared in main memory.
+
     Tensors that are split among processes (FSDP2) are put together, so that all processes must call this.
 
     Args:
@@ -288,8 +429,11 @@ def require_same_layout(first: Weights, second: Weights, first_name: str, second
 
 
 def _norm_of_difference(start: Tensor, end: Tensor) -> float:
+    start, end = whole(start).detach(), whole(end).detach()
+    if start.device != end.device:
+        start, end = start.cpu(), end.cpu()
     wide = torch.promote_types(start.dtype, torch.float64)
-    return float(torch.linalg.vector_norm(whole(end).detach().to(wide) - whole(start).detach().to(wide)))
+    return float(torch.linalg.vector_norm(end.to(wide) - start.to(wide)))
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
@@ -313,3 +457,66 @@ def canonical_name(name: str) -> str:
     if _COMPILED not in name:
         return name
     return ".".join(part for part in name.split(".") if part != _COMPILED)
+
+
+_SHORT = 8192  # the most entries of a tensor that is copied to be summed with others
+
+
+def find_non_finite(weights: Weights) -> str | None:
+    """Return the name of the first tensor that holds NaN or infinity, or None."""
+    return FiniteCheck(weights).find()
+
+
+def require_wide(weights: Weights) -> None:
+    """Refuse floating-point tensors of 8 bits, which cannot be added up, unless they are shared."""
+    for name, tensor in without(weights, shared_part(weights)).items():
+        if is_narrow(tensor):
+            raise ValueError(
+                f"floating-point tensors of 8 bits cannot be averaged, got {name}, which is {tensor.dtype}; "
+                "make it a parameter that is frozen and finite, or a buffer with persistent=False"
+            )
+
+
+class FiniteCheck:
+    """A check of the same tensors, as often as their values change.
+
+    Args:
+        weights: The tensors. Those that are split among processes are put into their parts at each check, so
+            that all processes must make it.
+    """
+
+    def __init__(self, weights: Weights):
+        self._weights = without(weights, shared) if (shared := shared_part(weights)) else weights
+        self._split = any_split(weights)
+        self._long: list[Tensor] = []
+        self._short: defaultdict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
+        if self._split:
+            return
+        for tensor in self._weights.values():
+            if not is_averaged(tensor):
+                continue
+            if tensor.numel() <= _SHORT and type(tensor) is Tensor and tensor.is_contiguous():
+                self._short[tensor.dtype, tensor.device].append(tensor.detach().view(-1))
+            else:
+                self._long.append(tensor)
+
+    @torch.no_grad()
+    def find(self) -> str | None:
+        """Return the name of the first tensor that holds NaN or infinity now, or None."""
+        if self._split:  # all processes must come to the same answer, or some would wait for the others
+            name = find_non_finite(own_parts(self._weights))
+            found = in_any_process(name is not None, self._weights)
+            return name or ("another process's part of the weights" if found else None)
+        # One NaN or infinity makes a sum NaN or infinite, so finite sums settle it, without a temporary copy
+        # of large tensors and with one wait for the device. A sum may also overflow: then each entry is
+        # looked at.
+        sums = [tensor.sum() for tensor in self._long]
+        for (dtype, _), tensors in self._short.items():  # many, as those of BatchNorm: one sum is faster
+            sums.append(torch.cat(tensors).sum(dtype=torch.promote_types(dtype, torch.float32)))
+        if not sums:
+            return None
+        device = sums[0].device
+        if torch.stack([s if s.device == device else s.to(device) for s in sums]).isfinite().all():
+            return None
+        averaged = ((name, tensor) for name, tensor in self._weights.items() if is_averaged(tensor))
+        return next((name for name, tensor in averaged if not tensor.isfinite().all()), None)

@@ -43,6 +43,7 @@ def test_weights_and_temperature_are_those_of_a_constrained_optimizer() -> None:
     assert sum(found.weights) == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_difference_is_that_of_examples_that_were_not_fitted() -> None:
     members, targets = unlike_members((2.0, 3.0), examples=50)
     found = fit_pooling_weights(members, targets)
@@ -73,6 +74,20 @@ def test_members_that_are_alike_count_the_same() -> None:
 def test_help_is_more_than_the_standard_error() -> None:
     assert PoolingWeights((0.5, 0.5), 1.0, difference=-0.011, error=0.01).help
     assert not PoolingWeights((0.5, 0.5), 1.0, difference=-0.009, error=0.01).help
+
+
+def test_rounding_is_no_help() -> None:
+    assert not PoolingWeights((0.5, 0.5), 1.0, difference=-3e-17, error=1e-17).help
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("size", [0.0, 1e-7])
+def test_members_that_differ_by_rounding_count_the_same(size: float, seed: int) -> None:
+    members, targets = unlike_members((1.0,) * 2, examples=200)
+    generator = torch.Generator().manual_seed(seed)
+    alike = members[:1] * (1 + size * torch.randn(members.shape, generator=generator, dtype=torch.float64))
+    found = fit_pooling_weights(alike, targets)
+    assert (found.help, found.weights) == (False, (0.5, 0.5))
 
 
 @pytest.mark.parametrize("shape", [(1, 20, 3), (20, 3), (2, 20, 3, 4)])

@@ -41,6 +41,7 @@ def test_both_temperatures_are_those_of_another_optimizer() -> None:
     assert (found.members, found.pooled) == pytest.approx(np.exp(best.x), rel=2e-2)
 
 
+@pytest.mark.slow
 def test_a_mean_of_logits_is_found_where_it_is_the_right_one() -> None:
     # The noise of logits is normal, so that their mean is what is best known of them.
     members, targets = noisy_members(2.0, examples=2000)
@@ -55,6 +56,7 @@ def test_a_mean_of_logits_is_found_where_it_is_the_right_one() -> None:
     assert both == pytest.approx(of_logits, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_the_difference_is_that_of_examples_that_were_not_fitted() -> None:
     members, targets = noisy_members(2.0, examples=60)
     found = fit_shared_temperature(members, targets)
@@ -88,6 +90,20 @@ def test_the_shared_temperature_stays_within_its_bounds() -> None:
 def test_help_is_more_than_the_standard_error() -> None:
     assert SharedTemperature(2.0, 1.0, difference=-0.011, error=0.01).help
     assert not SharedTemperature(2.0, 1.0, difference=-0.009, error=0.01).help
+
+
+def test_rounding_is_no_help() -> None:
+    assert not SharedTemperature(2.0, 1.0, difference=-3e-17, error=1e-17).help
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("size", [0.0, 1e-7])
+def test_members_that_differ_by_rounding_share_no_temperature(size: float, seed: int) -> None:
+    members, targets = noisy_members(0.0, examples=200, sharpness=2.0)
+    generator = torch.Generator().manual_seed(seed)
+    members = members * (1 + size * torch.randn(members.shape, generator=generator, dtype=torch.float64))
+    found = fit_shared_temperature(members, targets)
+    assert (found.help, found.members) == (False, 1)
 
 
 @pytest.mark.parametrize("shape", [(1, 20, 3), (20, 3), (2, 20, 3, 4)])

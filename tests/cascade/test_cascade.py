@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+from torch.utils.data import DataLoader, TensorDataset
 
 from pfge import Cascade, Ensemble, StorageError, fit_cascade
 from pfge.calibration import Temperatures
@@ -14,7 +15,7 @@ from pfge.cascade.cascade import CascadePrediction
 from pfge.cascade.fitted_to import temperatures_digest
 from pfge.cascade.fitting import bind_to, even_places, fit_to_answers
 from pfge.compression import Bits, PackSettings, compress
-from pfge.metrics.functional import accuracy, negative_log_likelihood
+from pfge.metrics.scores import accuracy, negative_log_likelihood
 from tests.tasks.cases import CASES
 from tests.tasks.fractions import Fractions
 from tests.test_ensemble import make_members
@@ -23,6 +24,7 @@ from tests.toys import make_batch, make_mlp
 BATCHES = [make_batch(i, size=30)[0] for i in range(3)]
 X = torch.cat(BATCHES)
 Y = torch.cat([make_batch(i, size=30)[1] for i in range(3)])
+PAIRS = [make_batch(i, size=30) for i in range(3)]
 
 
 @pytest.fixture
@@ -177,7 +179,7 @@ EXAMPLES, CLASSES = torch.arange(4), torch.tensor([0, 1, 0, 0])
 
 def test_the_fit_asks_as_few_as_the_loss_allows() -> None:
     # The second member alone is right everywhere: one member is enough.
-    found = fit_cascade(fixed(ANSWERS), [EXAMPLES], CLASSES, max_accuracy_loss=0.0)
+    found = fit_cascade(fixed(ANSWERS), [(EXAMPLES, CLASSES)], max_accuracy_loss=0.0)
     assert found.order[0] == 1
     prediction = found.predict(fixed(ANSWERS), EXAMPLES)
     assert (mean_members(prediction), accuracy(prediction.probabilities, CLASSES)) == (1, 1)
@@ -192,7 +194,7 @@ def test_an_example_lost_is_not_made_good_by_one_gained() -> None:
             [[0.9, 0.1], [0.1, 0.9], [0.6, 0.4], [0.4, 0.6]],
         ]
     )
-    found = fit_cascade(fixed(answers), [EXAMPLES], CLASSES, max_accuracy_loss=0.0)
+    found = fit_cascade(fixed(answers), [(EXAMPLES, CLASSES)], max_accuracy_loss=0.0)
     assert found.order[0] == 0
     assert found.predict(fixed(answers), EXAMPLES).evaluated.tolist() == [1, 1, 1, 1]
 
@@ -208,9 +210,32 @@ def test_the_fit_lets_the_threshold_fall_where_that_asks_fewer() -> None:
     even = [Cascade((0, 1, 2), t).predict(ensemble, EXAMPLES) for t in (0.59, 0.79, 0.81, 0.98, 1)]
     right = [prediction for prediction in even if accuracy(prediction.probabilities, zeros) == 1]
     assert [round(4 * mean_members(prediction)) for prediction in right] == [8, 8, 12]
-    found = fit_cascade(ensemble, [EXAMPLES], zeros, max_accuracy_loss=0.0)
+    found = fit_cascade(ensemble, [(EXAMPLES, zeros)], max_accuracy_loss=0.0)
     prediction = found.predict(ensemble, EXAMPLES)
     assert (4 * mean_members(prediction), accuracy(prediction.probabilities, zeros)) == (6, 1)
+
+
+@pytest.mark.parametrize("last", [0.0, 1e-7, -1e-7])
+def test_members_that_differ_by_rounding_are_asked_in_their_order_and_one_is_enough(last: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(40, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
+    targets = torch.arange(40) % 3
+    second = first.clone()
+    second[range(40), targets] *= 1 + last
+    answers = torch.stack([first, second])
+    found = fit_to_answers(answers, targets, max_nll_increase=0.0)
+    assert found.order == (0, 1)
+    assert found.replay(answers).evaluated.tolist() == [1] * 40
+
+
+@pytest.mark.parametrize("last", [0.0, 1e-7, -1e-7])
+def test_an_example_at_the_threshold_stops_on_every_machine(last: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    answers = (2 * torch.randn(2, 60, 2, generator=generator, dtype=torch.float64)).softmax(dim=2)
+    found = fit_to_answers(answers, answers.mean(dim=0).argmax(dim=1), max_accuracy_loss=0.0)
+    evaluated = found.replay(answers).evaluated.tolist()
+    assert set(evaluated) == {1, 2}
+    assert found.replay(answers * (1 + last)).evaluated.tolist() == evaluated
 
 
 def test_places_of_many_numbers_do_not_exceed_the_end() -> None:
@@ -223,7 +248,7 @@ def test_a_smaller_loss_asks_more_members(ensemble: Ensemble) -> None:
     whole = negative_log_likelihood(ensemble.predict(X), Y)
     costs = []
     for loss in (1e-9, 0.003, 1.0):
-        cascade = fit_cascade(ensemble, BATCHES, Y, max_nll_increase=loss)
+        cascade = fit_cascade(ensemble, PAIRS, max_nll_increase=loss)
         prediction = cascade.predict_batches(ensemble, BATCHES)
         assert negative_log_likelihood(prediction.probabilities, Y) <= whole + loss
         costs.append(mean_members(prediction))
@@ -237,34 +262,33 @@ def test_the_fit_is_at_the_ensembles_temperature() -> None:
     answers = (2 * torch.randn(2, 60, 2, generator=generator)).softmax(dim=2)
     examples, classes = torch.arange(60), answers.mean(dim=0).argmax(dim=1)
     plain, hot = fixed(answers), fixed(answers, temperature=3.0)
-    one, two = (fit_cascade(e, [examples], classes, max_accuracy_loss=0.0) for e in (plain, hot))
+    one, two = (fit_cascade(e, [(examples, classes)], max_accuracy_loss=0.0) for e in (plain, hot))
     asked = one.predict(plain, examples).evaluated
     assert set(asked.tolist()) == {1, 2}
     assert two.predict(hot, examples).evaluated.tolist() == asked.tolist()
     assert two.thresholds < one.thresholds
-    increase = fit_cascade(hot, [examples], classes, max_nll_increase=0.01)
+    increase = fit_cascade(hot, [(examples, classes)], max_nll_increase=0.01)
     whole = negative_log_likelihood(hot.predict(examples), classes)
     found = increase.predict(hot, examples).probabilities
     assert negative_log_likelihood(found, classes) <= whole + 0.01
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_fit_to_data_in_random_order_is_refused(count: int) -> None:
-    loader = DataLoader(X, batch_size=30, shuffle=True)
-    with pytest.raises(ValueError, match="in the order of their targets, got a DataLoader that shuffles"):
-        fit_cascade(Ensemble(make_members(count), make_mlp), loader, Y, max_accuracy_loss=0.0)
+def test_a_fit_to_data_in_random_order_is_refused() -> None:
+    loader = DataLoader(TensorDataset(X, Y), batch_size=30, shuffle=True)
+    with pytest.raises(ValueError, match="same order for each member, got a DataLoader that shuffles"):
+        fit_cascade(Ensemble(make_members(3), make_mlp), loader, max_accuracy_loss=0.0)
 
 
 def test_a_fit_needs_a_loss(ensemble: Ensemble) -> None:
     with pytest.raises(ValueError, match="fitted to a loss; pass max_accuracy_loss, max_nll_increase or"):
-        fit_cascade(ensemble, BATCHES, Y)
+        fit_cascade(ensemble, PAIRS)
 
 
 @pytest.mark.parametrize("name", ["max_accuracy_loss", "max_nll_increase"])
 @pytest.mark.parametrize("loss", [-0.1, float("nan")])
 def test_a_loss_that_cannot_be_is_refused(ensemble: Ensemble, name: str, loss: float) -> None:
     with pytest.raises(ValueError, match=f"{name} must be at least 0, got {loss}"):
-        fit_cascade(ensemble, BATCHES, Y, **{name: loss})
+        fit_cascade(ensemble, PAIRS, **{name: loss})
 
 
 def test_a_cascade_is_saved_and_loaded(tmp_path: Path) -> None:
@@ -317,7 +341,7 @@ def test_an_ensemble_whose_task_is_not_classes_is_refused() -> None:
     with pytest.raises(ValueError, match=message):
         Cascade((0, 1, 2), 0.5).predict(ensemble, X)
     with pytest.raises(ValueError, match=message):
-        fit_cascade(ensemble, BATCHES, Y, max_accuracy_loss=0.0)
+        fit_cascade(ensemble, PAIRS, max_accuracy_loss=0.0)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +361,7 @@ def test_masks_tokens_labels_and_numbers_are_refused(name: str, message: str) ->
     with pytest.raises(ValueError, match=message):
         Cascade((0, 1, 2), 0.5).predict(case.ensemble(), case.inputs)
     with pytest.raises(ValueError, match=message):
-        fit_cascade(case.ensemble(), [case.inputs], case.targets, max_accuracy_loss=0.0)
+        fit_cascade(case.ensemble(), [(case.inputs, case.targets)], max_accuracy_loss=0.0)
 
 
 def test_a_cascade_of_other_members_is_refused(ensemble: Ensemble) -> None:
@@ -346,7 +370,7 @@ def test_a_cascade_of_other_members_is_refused(ensemble: Ensemble) -> None:
 
 
 def test_a_fitted_cascade_is_of_the_members_that_it_was_fitted_to(ensemble: Ensemble, tmp_path: Path) -> None:
-    cascade = fit_cascade(ensemble, BATCHES, Y, max_accuracy_loss=0.05)
+    cascade = fit_cascade(ensemble, PAIRS, max_accuracy_loss=0.05)
     cascade.save(tmp_path / "cascade.json")
     loaded = Cascade.load(tmp_path / "cascade.json")
     ensemble.save(tmp_path / "same")
@@ -362,7 +386,7 @@ def test_a_fitted_cascade_is_of_the_temperatures_that_it_was_fitted_at(
     ensemble: Ensemble, fitted_at: Temperatures, tmp_path: Path
 ) -> None:
     fitted = ensemble.with_members(ensemble.members, temperatures=fitted_at)
-    fit_cascade(fitted, BATCHES, Y, max_accuracy_loss=0.05).save(tmp_path / "cascade.json")
+    fit_cascade(fitted, PAIRS, max_accuracy_loss=0.05).save(tmp_path / "cascade.json")
     loaded = Cascade.load(tmp_path / "cascade.json")
     fitted.save(tmp_path / "same")
     loaded.predict(Ensemble.load(tmp_path / "same", make_mlp), X)
@@ -384,7 +408,7 @@ def test_equal_temperatures_have_one_digest() -> None:
 
 
 def test_a_cascade_without_a_digest_of_temperatures_takes_any(ensemble: Ensemble) -> None:
-    fitted = fit_cascade(ensemble, BATCHES, Y, max_accuracy_loss=0.05)
+    fitted = fit_cascade(ensemble, PAIRS, max_accuracy_loss=0.05)
     older = replace(fitted, temperatures=None)
     hot = ensemble.with_members(ensemble.members, temperatures=Temperatures(2.0))
     assert older.predict(hot, X).evaluated.tolist() == transcription(hot, older)[1]
@@ -424,10 +448,50 @@ def test_a_cascade_fitted_to_answers_is_the_one_fitted_to_batches(
 ) -> None:
     ensemble = ensemble.with_members(ensemble.members, temperatures=CALIBRATED)
     fitted = fit_to_answers(ensemble.predict_members(X), Y, CALIBRATED, **loss)
-    assert bind_to(fitted, ensemble) == fit_cascade(ensemble, [X], Y, **loss)
+    assert bind_to(fitted, ensemble) == fit_cascade(ensemble, [(X, Y)], **loss)
     assert min(fitted.thresholds) < 1
 
 
 def test_answers_alone_are_no_loss_to_fit_to(ensemble: Ensemble) -> None:
     with pytest.raises(ValueError, match="a cascade is fitted to a loss; pass max_accuracy_loss"):
         fit_to_answers(ensemble.predict_members(X), Y)
+
+
+def test_the_classes_of_three_entries_are_named(ensemble: Ensemble) -> None:
+    model = ensemble.forward
+    with_weights = [(x, torch.ones(len(x)), y) for x, y in PAIRS]
+    own = Ensemble(ensemble.members, make_mlp, forward=lambda module, batch: model(module, batch[0]))
+    expected = fit_cascade(ensemble, PAIRS, max_accuracy_loss=0.05)
+    assert fit_cascade(own, with_weights, targets=2, max_accuracy_loss=0.05) == expected
+    with pytest.raises(ValueError, match="a batch of 3 entries does not say which one is the targets"):
+        fit_cascade(own, with_weights, max_accuracy_loss=0.05)
+    swapped = [(y, x) for x, y in PAIRS]
+    assert fit_cascade(ensemble, swapped, targets=0, max_accuracy_loss=0.05) == expected
+    found = expected.predict_batches(ensemble, swapped, targets=0)
+    assert torch.equal(found.probabilities, expected.predict_batches(ensemble, PAIRS).probabilities)
+
+
+@pytest.mark.parametrize("enforce_sorted", [True, False])
+def test_packed_sequences_that_are_not_sure_yet_go_on(enforce_sorted: bool) -> None:
+    class Read(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.read, self.head = nn.GRU(3, 4), nn.Linear(4, 2)
+
+        def forward(self, sequences: PackedSequence) -> torch.Tensor:
+            return self.head(self.read(sequences)[1][0])
+
+    torch.manual_seed(0)
+    members = [{name: 3 * tensor for name, tensor in Read().state_dict().items()} for _ in range(2)]
+    lengths = (6, 4, 4, 2, 1) if enforce_sorted else (2, 6, 1, 4, 4)
+    sequences = pack_sequence([torch.randn(n, 3) for n in lengths], enforce_sorted=enforce_sorted)
+    ensemble = Ensemble(members, Read)
+    answers = ensemble.predict_members(sequences)
+    threshold = answers[0].max(dim=1).values.median().item()
+    found, expected = (
+        Cascade((0, 1), threshold).predict(ensemble, sequences),
+        Cascade((0, 1), threshold).replay(answers),
+    )
+    assert 1 < found.evaluated.double().mean() < 2
+    assert torch.equal(found.evaluated, expected.evaluated)
+    torch.testing.assert_close(found.probabilities, expected.probabilities)

@@ -28,7 +28,7 @@ WITHOUT_THE_CONFIG_OF_A_RUN = {
     "status": ["."],
     "table": ["."],
     "report": ["."],
-    "average": ["seed-1/w0.safetensors", "--out", "mean.safetensors"],
+    "average": ["seed-1/w0.safetensors", "--out", "mean"],
     "pool": ["seed-1/w0.safetensors", "--out", "pool"],
     "verify": ["."],
 }

@@ -1,9 +1,11 @@
 """`pfge average` and `pfge pool` on the members of a small run."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
@@ -40,11 +42,17 @@ def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "untrained.safetensors")
 
 
+def averaged(out: Path) -> dict[str, torch.Tensor]:
+    """Return the only member of what the command wrote."""
+    (member,) = Ensemble.load(out, make_net).members
+    return member
+
+
 def test_the_mean_without_data_is_the_mean(checkpoints: list[str], tmp_path: Path, capsys: Captured) -> None:
-    out = tmp_path / "new" / "mean.safetensors"
+    out = tmp_path / "new" / "mean"
     assert main(["average", *checkpoints, "--out", str(out)]) == 0
     members = [read_tensors(Path(file))[0] for file in checkpoints]
-    for name, tensor in read_tensors(out)[0].items():
+    for name, tensor in averaged(out).items():
         if tensor.is_floating_point():
             expected = torch.stack([member[name].double() for member in members]).mean(0)
             torch.testing.assert_close(tensor.double(), expected, rtol=0, atol=1e-6)
@@ -54,14 +62,14 @@ def test_the_mean_without_data_is_the_mean(checkpoints: list[str], tmp_path: Pat
 def test_with_data_the_mean_is_measured_and_has_statistics_of_its_own(
     checkpoints: list[str], tmp_path: Path, capsys: Captured
 ) -> None:
-    out = tmp_path / "mean.safetensors"
+    out = tmp_path / "mean"
     assert main(["average", *checkpoints, "--out", str(out), *DATA]) == 0
     printed = capsys.readouterr().out
     assert printed.count("accuracy") == len(checkpoints) + 1
     assert "do not lie in one valley" not in printed
-    plain = tmp_path / "plain.safetensors"
+    plain = tmp_path / "plain"
     main(["average", *checkpoints, "--out", str(plain)])
-    with_data, without = read_tensors(out)[0], read_tensors(plain)[0]
+    with_data, without = averaged(out), averaged(plain)
     name = next(name for name in with_data if name.endswith("running_mean"))
     assert not torch.equal(with_data[name], without[name])
     assert torch.equal(
@@ -73,7 +81,7 @@ def test_models_of_other_starts_are_said_not_to_lie_in_one_valley(
     folder: Path, checkpoints: list[str], tmp_path: Path, capsys: Captured
 ) -> None:
     other = str(folder / "seed-2" / "w0.safetensors")
-    out = tmp_path / "mean.safetensors"
+    out = tmp_path / "mean"
     assert main(["average", *checkpoints[:2], other, "--out", str(out), *DATA]) == 0
     printed = capsys.readouterr().out
     assert f"{checkpoints[1]} and {other} do not lie in one valley" in printed
@@ -84,7 +92,7 @@ def test_a_greedy_mean_leaves_out_what_does_not_help(
     folder: Path, checkpoints: list[str], tmp_path: Path, capsys: Captured
 ) -> None:
     other = str(folder / "seed-2" / "w0.safetensors")
-    out = tmp_path / "mean.safetensors"
+    out = tmp_path / "mean"
     assert main(["average", other, *checkpoints, "--out", str(out), "--greedy", *DATA]) == 0
     printed = capsys.readouterr().out
     values = [float(line.split("NLL ")[1].split(",")[0]) for line in printed.splitlines() if "NLL" in line]
@@ -134,9 +142,9 @@ def test_a_checkpoint_of_lightning_is_pooled_by_its_config(tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out", "mean.pt"], "--out must end in .safetensors, got mean.pt"),
-        (["--out", "mean.safetensors", "--greedy"], "--greedy needs validation data; give --config CONFIG"),
-        (["missing.pt", "--out", "mean.safetensors"], "there is no checkpoint missing.pt; check the path"),
+        (["--out", "mean.safetensors"], "--out must be a folder, got mean.safetensors; give mean, in which"),
+        (["--out", "mean", "--greedy"], "--greedy needs validation data; give --config CONFIG"),
+        (["missing.pt", "--out", "mean"], "there is no checkpoint missing.pt; check the path"),
     ],
 )
 def test_what_cannot_be_averaged_is_said_in_one_line(
@@ -145,11 +153,35 @@ def test_what_cannot_be_averaged_is_said_in_one_line(
     assert message in refused(capsys, ["average", checkpoints[0], *arguments])
 
 
-def test_a_checkpoint_is_not_overwritten_by_the_mean(checkpoints: list[str], capsys: Captured) -> None:
-    before = Path(checkpoints[0]).read_bytes()
-    message = refused(capsys, ["average", *checkpoints, "--out", checkpoints[0]])
-    assert "--out must not be one of the checkpoints" in message
-    assert Path(checkpoints[0]).read_bytes() == before
+@pytest.mark.parametrize("command", ["average", "pool"])
+def test_checkpoints_are_not_replaced_by_what_is_made_of_them(
+    checkpoints: list[str], capsys: Captured, command: str
+) -> None:
+    folder = Path(checkpoints[0]).parent
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for out in (checkpoints[0], str(folder)):
+        message = refused(capsys, [command, *checkpoints, "--out", out])
+        assert message.startswith(f"--out must not be or hold one of the checkpoints, got {out} for ")
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_mean_is_an_ensemble_that_other_commands_take(
+    checkpoints: list[str], tmp_path: Path, capsys: Captured
+) -> None:
+    Image.new("L", (8, 8)).save(tmp_path / "digit.png")
+    for arguments in ([], DATA):
+        out = str(tmp_path / f"mean of {len(arguments)}")
+        assert main(["average", *checkpoints, "--out", out, *arguments]) == 0
+        manifest = json.loads((Path(out) / "manifest.json").read_text())
+        assert manifest["method"] == f"average of {len(checkpoints)} checkpoints"
+        assert [member["iteration"] for member in manifest["members"]] == [None]
+        for command in (["evaluate", out], ["predict", out, str(tmp_path / "digit.png")]):
+            assert main([*command, *DATA]) == 0
+        assert main(["compress", out, f"{out} small"]) == 0
+        assert main(["verify", out]) == 0
+    assert (
+        "its task is taken to be classification, give --config CONFIG for another" in capsys.readouterr().out
+    )
 
 
 class Tied(nn.Module):
@@ -208,20 +240,20 @@ def test_old_checkpoints_of_tied_models_are_measured(
         torch.save(state, file)
     assert main(["pool", *tied, "--out", str(tmp_path / "pool"), *TIED_DATA]) == 0
     assert "together: accuracy" in capsys.readouterr().out
-    out = tmp_path / "mean.safetensors"
+    out = tmp_path / "mean"
     for greedy in ([], ["--greedy"]):
         assert main(["average", *tied, "--out", str(out), *TIED_DATA, *greedy]) == 0
-        Tied().load_state_dict(read_tensors(out)[0])
+        assert len(Ensemble.load(out, Tied)) == 1
 
 
-def test_the_mean_of_tied_models_has_all_names(tied: list[str], tmp_path: Path) -> None:
-    out = tmp_path / "mean.safetensors"
+def test_the_mean_of_tied_models_is_one_of_them(tied: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "mean"
     assert main(["average", *tied, "--out", str(out)]) == 0
     one, other = states(tied)
-    found = read_tensors(out)[0]
-    assert found.keys() == one.keys()
-    for name in ("first.weight", "second.weight"):
-        torch.testing.assert_close(found[name], (one[name] + other[name]) / 2)
+    mean = Tied().eval()
+    mean.load_state_dict({n: (t + other[n]) / 2 if t.is_floating_point() else t for n, t in one.items()})
+    x = torch.randn(5, 1, 8, 8)
+    torch.testing.assert_close(Ensemble.load(out, Tied).predict(x), mean(x).softmax(dim=1))
 
 
 def test_checkpoints_of_two_types_are_pooled_in_the_first(tmp_path: Path) -> None:

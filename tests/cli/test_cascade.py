@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pfge import Cascade, Ensemble
+from pfge.calibration import CalibrateBy
 from pfge.cli.main import main
 from pfge.lab.data import ImageSet, halve_test, load_data
 from pfge.metrics import accuracy, expected_calibration_error, negative_log_likelihood
@@ -19,6 +20,15 @@ def inputs_and_labels(part: int) -> tuple[torch.Tensor, torch.Tensor]:
     images = halve_test(splits.test, 0)[part]
     assert isinstance(images, ImageSet)
     return splits.normalization(images.images), images.labels
+
+
+def printed_rows(printed: str) -> dict[str, list[float]]:
+    """Return the numbers of each row of the printed table, by the name of the row."""
+    return {
+        cells[0]: [float(cell) for cell in cells[1:]]
+        for line in printed.splitlines()
+        if len(cells := [cell.strip() for cell in line.split("│")[1:-1]]) == 8
+    }
 
 
 @pytest.fixture
@@ -53,11 +63,8 @@ def test_the_cascade_is_written_and_its_worth_on_the_test_set_is_printed(
     assert lost.double().mean() <= 0.01
 
     printed = capsys.readouterr().out
-    rows = {
-        cells[0]: [float(cell) for cell in cells[1:]]
-        for line in printed.splitlines()
-        if len(cells := [cell.strip() for cell in line.split("│")[1:-1]]) == 8
-    }
+    assert "all rows are without temperatures" in " ".join(printed.split())
+    rows = printed_rows(printed)
     inputs, labels = inputs_and_labels(1)
     found = cascade.predict(ensemble, inputs)
     members = {
@@ -79,6 +86,33 @@ def test_the_cascade_is_written_and_its_worth_on_the_test_set_is_printed(
     assert 1 < rows["cascade"][0] < 4
     assert f"until the confidence is at least {cascade.thresholds[0]:.4f}" in printed
     assert str(noisy / "cascade.json") in printed
+
+
+@pytest.mark.parametrize("by", ["pooled", "members"])
+def test_beside_calibrated_rows_the_one_member_has_its_own_temperature(
+    noisy: Path,
+    finished: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: Captured,
+    by: CalibrateBy,
+) -> None:
+    inputs, labels = inputs_and_labels(0)
+    calibrated = Ensemble.load(noisy, small_conv).calibrated([(inputs, labels)], by=by)
+    calibrated.save(tmp_path / "calibrated")
+    arguments = ["--config", str(finished / "config.toml"), "--max-accuracy-loss", "0.01"]
+    assert main(["cascade", str(tmp_path / "calibrated"), *arguments]) == 0
+    first = Cascade.load(tmp_path / "calibrated" / "cascade.json").order[0]
+    alone = Ensemble([calibrated.members[first]], small_conv).calibrated([(inputs, labels)])
+    inputs, labels = inputs_and_labels(1)
+    printed = capsys.readouterr().out
+    rows = printed_rows(printed)
+    assert rows["one member"][3] == pytest.approx(
+        negative_log_likelihood(alone.predict(inputs), labels), abs=6e-5
+    )
+    assert rows["all members"][3] == pytest.approx(
+        negative_log_likelihood(calibrated.predict(inputs), labels), abs=6e-5
+    )
+    assert "all rows are calibrated" in " ".join(printed.split())
 
 
 def test_an_ensemble_with_a_cascade_beside_it_is_loaded_and_saved_as_before(

@@ -63,6 +63,21 @@ def test_an_experiment_that_fails_stops_no_other(
     assert "holds NaN or infinity" in found.err
 
 
+def test_the_size_of_each_part_of_the_data_is_printed_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "a.toml"
+    config.write_text(
+        to_toml(tiny(METHODS, "data.validation=25", "data.train_images=100", "data.test_images=40"))
+    )
+    sizes = "100 training, 25 validation and 40 test examples"
+    command = ["compare", str(config), "--out", str(tmp_path / "run")]
+    assert main([*command, "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == sizes
+    assert main(command) == 0
+    assert capsys.readouterr().err.splitlines()[0] == sizes
+
+
 def test_the_hours_of_all_are_told(configs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(configs), "--out", str(tmp_path / "out"), "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()

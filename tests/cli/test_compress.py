@@ -12,7 +12,7 @@ from pfge import Ensemble
 from pfge.cli.compress import parse_bytes, parse_group
 from pfge.cli.main import main
 from pfge.compression import Bits, Budget, compress
-from pfge.lab.config.schema import EngineSettings
+from pfge.lab.config.settings import EngineSettings
 from pfge.lab.data import halve_test, load_data
 from pfge.lab.engine import Engine
 from pfge.lab.models import build_model
@@ -193,6 +193,7 @@ def test_an_ensemble_that_is_there_is_replaced(folder: Path) -> None:
 # With the data of a run
 
 
+@pytest.mark.slow
 def test_a_divergence_is_kept_and_printed(
     pfge: Path, folder: Path, validation: tuple[Tensor, Tensor], capsys: Captured
 ) -> None:
@@ -212,6 +213,7 @@ def test_a_divergence_is_kept_and_printed(
     assert sizes[0] > sizes[1]
 
 
+@pytest.mark.slow
 def test_a_loss_of_likelihood_is_kept(pfge: Path, folder: Path, validation: tuple[Tensor, Tensor]) -> None:
     assert main(["compress", str(pfge), str(folder / "small"), "--max-nll-increase", "0.0001"]) == 0
     assert differences(pfge, folder / "small", validation)[1] <= 0.0001
@@ -257,6 +259,7 @@ def test_distillation_comes_nearer_to_the_original_and_leaves_no_checkpoint(
     assert "--distil must be at least 1 iteration, got 0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_budget_takes_the_better_weights_where_data_is_known(
     pfge: Path, folder: Path, validation: tuple[Tensor, Tensor]
 ) -> None:
@@ -279,6 +282,7 @@ def without_validation(finished: Path, folder: Path) -> Path:
     return folder / "run" / "seed-1" / "ensembles" / "PFGE"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default:the ensemble is kept as it was before distillation")
 @pytest.mark.parametrize(
     "option", [["--max-kl", "0.1"], ["--max-nll-increase", "0.1"], ["--refresh"], ["--distil", "2"]]

@@ -40,6 +40,7 @@ def refused(captured: Captured, *arguments: str) -> str:
     return line.removeprefix("pfge: error: ")
 
 
+@pytest.mark.slow
 def test_three_tables_and_a_figure_that_are_the_same_again(capsys: Captured, folder: Path) -> None:
     assert main(["connect", str(folder), "--pairs", "1"]) == 0
     printed, said = capsys.readouterr()
@@ -65,7 +66,7 @@ def test_without_matplotlib_it_says_where_the_figure_can_be_seen(
     (folder / "connectivity.svg").unlink(missing_ok=True)
     assert main(["connect", str(folder), "--pairs", "1"]) == 0
     said = capsys.readouterr().out.replace("\n", " ")
-    assert "No figure: figures are drawn by matplotlib; install it by pip install 'pfge[figures]'" in said
+    assert 'No figure: figures need matplotlib; pip install "pfge[figures]"' in said
     assert f"pfge report {folder}" in said.replace(" ", "").replace("pfgereport", "pfge report ")
     assert not (folder / "connectivity.svg").exists()
 

@@ -89,12 +89,14 @@ def test_no_command_imports_a_module_of_the_current_folder(
     assert found == {name: {"code": 0, "imported": []} for name in commands}
 
 
+@pytest.mark.slow
 def test_the_report_of_the_current_folder_imports_nothing_from_it(copied_run: Path, tmp_path: Path) -> None:
     plant(copied_run, tmp_path / "mark")
     python("import sys; from pfge.cli.main import main; sys.exit(main(['report', '.']))")
     assert not (tmp_path / "mark").exists()
 
 
+@pytest.mark.slow
 def test_workers_import_nothing_from_the_current_folder(copied_run: Path, tmp_path: Path) -> None:
     """Each new interpreter is started by `python -c`, which would search the current folder first."""
     shutil.rmtree(copied_run / "seed-1")

@@ -43,12 +43,16 @@ def strange_digits() -> Splits:
     """Noise that looks like no digit."""
     images = torch.randint(256, (60, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     data = ImageSet(images, torch.zeros(60, dtype=torch.int64), ("noise",))
-    return Splits(data, data.select([]), data, Normalization((0.5,), (0.5,)))
+    return Splits(
+        train=data, validation=data.select([]), test=data, normalization=Normalization((0.5,), (0.5,))
+    )
 
 
 def wide_images() -> Splits:
     data = ImageSet(torch.zeros(4, 1, 8, 9, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64), ("wide",))
-    return Splits(data, data.select([]), data, Normalization((0.5,), (0.5,)))
+    return Splits(
+        train=data, validation=data.select([]), test=data, normalization=Normalization((0.5,), (0.5,))
+    )
 
 
 def assessed(folder: Path, *arguments: str) -> dict[str, Any]:
@@ -209,7 +213,7 @@ def test_a_compressed_ensemble_is_measured_against_the_original(finished: Path, 
         (["--config", "CONFIG", "--ood", "digit"], "unknown data set 'digit'; did you mean 'digits'?"),
         (
             ["--config", "CONFIG", "--ood", "tests.cli.test_evaluate:wide_images"],
-            "images of unknown kinds must have the shape of digits's, [1, 8, 8], got [1, 8, 9]",
+            "inputs of unknown kinds must have the shape of digits's, [1, 8, 8], got [1, 8, 9]",
         ),
         (
             ["--config", "CONFIG", "--set", "data.halve_test=false", "--calibrate", "pooled"],

@@ -15,10 +15,10 @@ import torch
 
 import pfge
 from pfge.cli.main import main, name_options
-from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.settings import ConfigError
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.run.folder import RunFolder
-from pfge.storage import atomic_files
+from pfge.storage import files
 from pfge.storage import files as storage
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, outcome, run, tiny
 
@@ -61,6 +61,7 @@ def refused(captured: Captured, arguments: list[str]) -> str:
 # What works
 
 
+@pytest.mark.slow
 def test_a_comparison_ends_in_a_table_with_all_rows(capsys: Captured, tmp_path: Path) -> None:
     assert main(compare("--out", "out")) == 0
     printed = capsys.readouterr().out
@@ -188,6 +189,7 @@ def test_resuming_is_announced(capsys: Captured, tmp_path: Path) -> None:
     assert "seed 1: SWA: continues from iteration 6 of 16" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
     run(tiny("ensemble.methods=['SWA']"), tmp_path / "out")
     code = "import sys; from pfge.cli.main import main; sys.exit(main(['table', 'out']))"
@@ -239,6 +241,32 @@ def test_a_setting_that_cannot_be_is_one_line(
 ) -> None:
     monkeypatch.setenv("PFGE_DATA", str(tmp_path / "no data"))
     assert expected in refused(capsys, compare("--out", "out", settings=(setting,)))
+
+
+@pytest.mark.parametrize("setting", ["data.root", "pretrain.weights", "data.name"])
+def test_a_home_folder_of_nobody_is_named(capsys: Captured, setting: str) -> None:
+    value = "folder:~nosuchuser/x" if setting == "data.name" else "~nosuchuser/x"
+    assert refused(capsys, compare("--out", "out", settings=(f"{setting}={value}",))) == (
+        f"{setting} begins with ~, whose home folder is not known, got '~nosuchuser/x'; write the whole path"
+    )
+
+
+def test_a_user_without_a_home_folder_needs_one_only_for_data_that_is_kept_there(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs as a user that it does not know."""
+
+    def nobody(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("HOME", "PFGE_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    assert refused(capsys, compare("--out", "out", settings=("data.name=mnist",))) == (
+        "data is kept in the home folder, which is not known because HOME is not set; set HOME, PFGE_DATA or "
+        "data.root to a folder"
+    )
+    assert main(compare("--out", "digits", settings=("ensemble.methods=[]",))) == 0
 
 
 def test_a_missing_config_is_named(capsys: Captured) -> None:
@@ -326,10 +354,10 @@ def test_an_interrupt_says_how_to_go_on(capsys: Captured, monkeypatch: pytest.Mo
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pfge.lab.experiments.comparison_units.find_w0", interrupt)
+    monkeypatch.setattr("pfge.lab.experiments.compare.find_w0", interrupt)
     assert main(compare("--out", "out")) == 130
-    printed = capsys.readouterr().err
-    assert printed == "pfge: stopped; the same command continues from the last checkpoint\n"
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last == "pfge: stopped; the same command continues from the last checkpoint"
 
 
 # No space on disk
@@ -355,7 +383,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, byt
     """What a run ends with, and how often it flushes a file or a folder on the way."""
     folder, disk = tmp_path_factory.mktemp("undisturbed"), Disk()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(atomic_files, "_flush", disk.flush)
+        patched.setattr(files, "_flush", disk.flush)
         run(tiny(*FEWER), folder)
     return outcome(folder), disk.flushed
 
@@ -371,7 +399,7 @@ def test_a_full_disk_ends_in_one_line_and_what_was_computed_stays(
     expected, flushed = undisturbed
     arguments = compare("--out", "out", settings=FEWER)
     with monkeypatch.context() as patched:
-        patched.setattr(atomic_files, "_flush", Disk(space=int(share * flushed)).flush)
+        patched.setattr(files, "_flush", Disk(space=int(share * flushed)).flush)
         assert "No space left on device: 'out" in refused(capsys, arguments)
     assert main(arguments) == 0
     assert outcome(tmp_path / "out") == expected
@@ -393,6 +421,7 @@ def test_a_file_that_truly_cannot_be_written_ends_in_one_line_and_what_was_compu
     assert outcome(tmp_path / "out") == undisturbed[0]
 
 
+@pytest.mark.slow
 def test_standard_output_may_be_closed(tmp_path: Path) -> None:
     run(tiny("ensemble.methods=['SWA']"), tmp_path / "out")
     code = "import sys; from pfge.cli.main import main; sys.exit(main(['table', 'out']))"
@@ -489,4 +518,4 @@ def test_completion_without_shtab_says_what_to_install(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
-    assert "pip install 'pfge[completion]'" in refused(capsys, ["--completion", "zsh"])
+    assert 'pip install "pfge[completion]"' in refused(capsys, ["--completion", "zsh"])

@@ -134,4 +134,4 @@ def test_figures_without_matplotlib_end_in_one_line(
     make_run(tmp_path / "run", examples=0)
     monkeypatch.delitem(sys.modules, "pfge.reports.figures.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "pip install 'pfge[figures]'" in refused(capsys, "run", "--figures", "drawn")
+    assert 'pip install "pfge[figures]"' in refused(capsys, "run", "--figures", "drawn")

@@ -52,7 +52,8 @@ def test_a_dry_run_prints_parts_and_hours(tmp_path: Path, capsys: pytest.Capture
     overrides = [part for setting in (*SETTINGS, METHODS) for part in ("--set", setting)]
     assert main(["compare", "--dry-run", "--out", str(tmp_path / "run"), *overrides]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:6] == [
+    assert lines[0] == "1,000 training, 0 validation and 797 test examples"
+    assert lines[1:7] == [
         "          10  seed 1: w0",
         "           0  seed 1: measure w0",
         "          16  seed 1: shared path",
@@ -60,7 +61,7 @@ def test_a_dry_run_prints_parts_and_hours(tmp_path: Path, capsys: pytest.Capture
         "           0  seed 1: tidy",
         "          26  iterations in 5 parts; 0 parts are done",
     ]
-    assert [line.split()[1:] for line in lines[8:10]] == [
+    assert [line.split()[1:] for line in lines[9:11]] == [
         ["hours", "with", "one", "process"],
         ["hours", "with", "2", "workers,", "such", "as", "--on", "here:2"],
     ]

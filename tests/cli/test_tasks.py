@@ -156,6 +156,7 @@ def test_a_calibration_is_saved_and_applied(runs: dict[str, Path], tmp_path: Pat
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_compression_is_judged_by_the_divergence_of_the_task(
     runs: dict[str, Path], tmp_path: Path, capsys: Captured
 ) -> None:
@@ -210,10 +211,43 @@ def test_what_needs_classes_is_refused_in_one_line(
     assert line == (f"{what} needs a task with one class for each example, Classification(), got {task}")
 
 
+def test_unknown_inputs_may_be_tensors_by_name(tmp_path: Path, capsys: Captured) -> None:
+    folder, made = tmp_path / "run", "tests.lab.made_tasks"
+    settings = (f"data.name={made}:named", f"model.name={made}:NamedNet", "data.batch_norm_images=0")
+    trained = ("pretrain.epochs=10", "pretrain.rate=0.1", "data.batch_size=20")
+    run(tiny("ensemble.methods=['PFGE']", *trained, *settings), folder)
+    evaluate = ["evaluate", pfge(folder), "--trust-code", "--ood"]
+    assert main([*evaluate, f"{made}:named_elsewhere"]) == 0
+    found = json.loads((Path(pfge(folder)) / "evaluation.json").read_text())["ood"]
+    assert found[f"{made}:named_elsewhere"]["images"] == 60
+    capsys.readouterr()
+    assert refused(capsys, [*evaluate, f"{made}:named_otherwise"]) == (
+        f"inputs of unknown kinds must have the shape of {made}:named's, ['left', 'right'], got "
+        f"['right', 'top'] of {made}:named_otherwise; resize them first, or choose another data set"
+    )
+    assert refused(capsys, [*evaluate, f"{made}:named_wider"]).startswith(
+        f"the model of {made}:named cannot predict inputs of {made}:named_wider: RuntimeError: "
+    )
+    assert refused(capsys, [*evaluate, "digits"]).endswith(
+        "of digits; resize them first, or choose another data set"
+    )
+
+
+def test_a_table_of_text_is_refused_without_advice_to_enable_pickle(
+    runs: dict[str, Path], tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "rows.csv").write_text("1,2,3,4\n")
+    file = tmp_path / "rows.csv"
+    assert refused(capsys, ["predict", pfge(runs["numbers"]), str(file), "--trust-code"]) == (
+        f"{file} cannot be read as a .npy array of numbers: it is another kind of file; save the array with "
+        "numpy.save"
+    )
+
+
 def test_a_task_of_a_config_that_is_not_known_is_one_line(tmp_path: Path, capsys: Captured) -> None:
     arguments = ["compare", "--out", str(tmp_path / "run"), "--set"]
     assert refused(capsys, [*arguments, "task.name=ranking"]) == (
-        "task.name must be one of classification, multilabel, regression, got 'ranking'"
+        "task.name must be one of classification, causallm, multilabel, regression, raw, got 'ranking'"
     )
     assert refused(capsys, [*arguments, "task.name=regression", "--set", "task.options.nois=fixed"]) == (
         "task.options of regression are noise, got 'nois'"

@@ -101,7 +101,7 @@ def test_an_ensemble_is_used_without_its_data(
     def load(*_: object, **__: object) -> None:
         raise DataError("the data would be read")
 
-    monkeypatch.setattr("pfge.lab.session.splits.load_data", load)
+    monkeypatch.setattr("pfge.lab.session.load_data", load)
     set_in_config(copied_run, "data.name=hostile:load", "data.root=/data")
     assert run_command([command, *READING[command]]) == 0
     assert not mark.exists()
@@ -210,6 +210,7 @@ OWN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", SLOW)
 def test_a_run_with_a_model_and_data_of_the_users_own_is_read_with_trust(
     copied_run: Path, capsys: Captured, command: str

@@ -61,6 +61,7 @@ def test_the_copy_is_the_row_of_test_time_augmentation(
     assert found["members"] == 1
 
 
+@pytest.mark.slow
 def test_other_commands_use_the_views(seen: Path, finished: Path, tmp_path: Path, capsys: Captured) -> None:
     ensemble = Ensemble.load(seen, small_conv)
     assert ensemble.views is not None

@@ -13,6 +13,9 @@ from pfge.schedules import Schedule
 from tests import paper
 from tests.toys import Scalar, assert_same_weights, make_mlp, train
 
+# Any schedule meets any collector here.
+pytestmark = pytest.mark.filterwarnings("ignore:.* takes its first points at the rates")
+
 cycles = st.integers(1, 6)
 repeats = st.integers(1, 4)
 momenta = st.sampled_from([0.0, 0.5, 0.9])
@@ -89,14 +92,29 @@ def test_pfge_equals_algorithm_3_when_the_numbers_do_not_divide(
     assert values(pfge) == pytest.approx(expected, rel=0, abs=1e-12)
 
 
-@given(starts, schedules, momenta, cycles, repeats, repeats)
+@pytest.mark.filterwarnings("ignore:period=")
+@given(starts, momenta, st.sampled_from([2, 4, 6]), st.integers(0, 7), repeats, st.integers(1, 3))
 def test_the_reference_preset_equals_the_authors_program(
-    start: float, schedule: Schedule, momentum: float, c: int, m: int, k: int
+    start: float, momentum: float, c: int, extra: int, k: int, batches: int
 ) -> None:
-    pfge = PFGE.reference(c, c * m)
-    run([pfge], start, schedule, momentum, c * m * k)
-    expected = paper.reference_pfge(walker(start, schedule, momentum), c * m * k, c, c * m)
+    p, cycle = c + extra, c * batches
+    pfge = PFGE.reference(cycle, p * batches)
+    run([pfge], start, Triangular(cycle, 1e-3, 0.1, start="high"), momentum, p * k * batches)
+    theirs = paper.Walker(start, gradient, lambda i: paper.reference_rate(i, cycle, 1e-3, 0.1), momentum)
+    expected = paper.reference_pfge(theirs, p * k, c, p, batches)
+    assert len(expected) == k
     assert values(pfge) == pytest.approx(expected, rel=0, abs=1e-12)
+
+
+def test_the_authors_defaults_average_epochs_2_6_10_and_then_14_18() -> None:
+    with pytest.warns(
+        UserWarning, match=r"the first member averages iterations 2, 6, 10, the second 14, 18, and so on"
+    ):
+        pfge = PFGE.reference(cycle=4, period=10)
+    pfge.begin({"w": torch.tensor(0.0)})
+    for epoch in range(1, 21):
+        pfge.observe(epoch, {"w": torch.tensor(float(epoch))})
+    assert values(pfge) == [(2 + 6 + 10) / 3, (14 + 18) / 2]
 
 
 @given(starts, schedules, momenta, cycles, repeats, st.booleans())

@@ -1,8 +1,6 @@
 """The star: periods from one start, each with the mean of its tail."""
 
-from concurrent.futures import ProcessPoolExecutor
 from math import cos, pi
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -51,8 +49,7 @@ def make_star(periods: int) -> list[Weights]:
 
 
 def make_period(number: int) -> Weights:
-    """Return the member of one period, made by a process that knows nothing of the others."""
-    torch.set_num_threads(1)
+    """Return the member of one period, made without the others."""
     star = Star(PERIOD, tail=TAIL)
     advance(make_trajectory(star), range(number * PERIOD + 1, (number + 1) * PERIOD + 1))
     return {name: tensor.clone() for name, tensor in star.members()[0].items()}
@@ -82,12 +79,9 @@ def test_a_member_is_the_mean_of_the_tail_of_a_period_from_the_start(number: int
         torch.testing.assert_close(member[name].double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_four_processes_make_the_members_of_one_bit_for_bit() -> None:
-    torch.set_num_threads(1)
-    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
-        apart = list(pool.map(make_period, range(4)))
-    for member, together in zip(apart, make_star(4), strict=True):
-        assert_same_weights(member, together)
+def test_periods_that_are_trained_apart_are_those_of_one_path_bit_for_bit() -> None:
+    for number, together in enumerate(make_star(4)):
+        assert_same_weights(make_period(number), together)
 
 
 def test_the_trajectory_goes_back_to_the_start_after_each_period() -> None:

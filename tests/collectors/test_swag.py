@@ -37,6 +37,7 @@ def closed_form(seen: list[Weights], rank: int, scale: float) -> tuple[np.ndarra
     return matrix.mean(axis=0), scale * (np.diag(matrix.var(axis=0)) + low_rank)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "scale"), [(20, 0.5), (3, 0.5), (4, 1.0)])
 def test_samples_have_the_mean_and_covariance_of_the_closed_form(rank: int, scale: float) -> None:
     seen = points(6)

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from pfge import PFGE, Ensemble
 from pfge.calibration import Temperatures
 from pfge.compression import Bits, Budget, Distillation, MaxLoss, compress, distil
-from pfge.compression.quality import Judge, Quality
+from pfge.compression.quality import Judge, Quality, measure_sensitivity
 from pfge.compression.rate_distortion import Choices, Ladder
-from pfge.compression.sensitivity import measure_sensitivity
 from pfge.metrics import kl_divergence, negative_log_likelihood
 from pfge.packed import PackedMembers, PackSettings, pack_members
+from pfge.packed.codes import Quantized
 from pfge.packed.encode import find_shared
-from pfge.packed.quantization import Quantized
 from pfge.weights import count_bytes
 from tests.packed.test_packed_members import close_members
 from tests.tasks.cases import CASES
@@ -72,6 +72,7 @@ def test_wider_deltas_diverge_less(ensemble: Ensemble) -> None:
     assert found[0] > 4 * found[1] > 16 * found[2]
 
 
+@pytest.mark.slow
 def test_the_original_is_left_alone(ensemble: Ensemble) -> None:
     before = [dict(member) for member in ensemble.members]
     state = torch.get_rng_state()
@@ -184,6 +185,7 @@ def test_each_attempt_is_told_with_its_quality(ensemble: Ensemble) -> None:
     assert found.nbytes == min(tried.nbytes for tried, quality in told if quality.kl <= 1e-5)
 
 
+@pytest.mark.slow
 def test_a_loss_of_likelihood_is_kept(ensemble: Ensemble) -> None:
     compressed = compress(ensemble, MaxLoss(nll_increase=1e-4), validation=VALIDATION)
     before, after = (
@@ -250,7 +252,7 @@ def test_distillation_that_does_not_fit_the_budget_is_not_kept(
 ) -> None:
     plain = compress(ensemble, Bits(1))
     better = compress(ensemble, Bits(2))
-    monkeypatch.setattr(import_module("pfge.compression.compress"), "distil", lambda *_: better)
+    monkeypatch.setattr(import_module("pfge.compression.compress"), "distil", lambda *_, **__: better)
     message = f"after which it takes {better.nbytes:,} bytes, more than the budget of {plain.nbytes:,}"
     with pytest.warns(UserWarning, match=message):
         found = compress(
@@ -308,7 +310,7 @@ def test_that_warning_says_how_the_bytes_compare() -> None:
         (
             MaxLoss(nll_increase=0.1),
             {"validation": [VALIDATION[0][0]]},
-            "a batch must be inputs and targets, or a dict with labels, got Tensor without them",
+            "a pair of inputs and a tensor of targets, or a dict with labels, got a Tensor; pass targets=",
         ),
     ],
 )
@@ -369,6 +371,21 @@ def test_distillation_is_kept_and_lowers_the_divergence(ensemble: Ensemble) -> N
     assert told == list(range(1, 8 * 40 + 1))
 
 
+def test_targets_that_are_named_are_no_input_of_any_pass(ensemble: Ensemble) -> None:
+    def swap(batches: list[Any]) -> list[Any]:
+        return [(y, x) for x, y in batches]
+
+    options: dict[str, Any] = {"distillation": Distillation(iterations=2)}
+    target = MaxLoss(kl=0.1, nll_increase=0.1)
+    expected = compress(ensemble, target, validation=VALIDATION, refresh=TRAINING, distil=TRAINING, **options)
+    data = {"validation": swap(VALIDATION), "refresh": swap(TRAINING), "distil": swap(TRAINING)}
+    found = compress(ensemble, target, targets=0, **data, **options)
+    assert found.digest == expected.digest
+    three = [(x, y, y) for x, y in VALIDATION]
+    with pytest.raises(ValueError, match="a batch of 3 entries does not say which one is the targets"):
+        compress(ensemble, target, validation=three)
+
+
 @pytest.mark.parametrize(
     ("rate", "message"),
     [
@@ -391,6 +408,40 @@ def test_distillation_that_makes_things_worse_is_not_kept(
         assert_same_weights(one, two)
 
 
+@pytest.mark.parametrize("last", [0.0, 1e-7, -1e-7])
+def test_what_changes_the_divergence_by_rounding_is_not_kept(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch, last: float
+) -> None:
+    measured = iter([0.5, 0.5 + last, 0.5 + 2 * last])
+    monkeypatch.setattr(Judge, "measure", lambda *_: Quality(next(measured), None))
+    with pytest.warns(UserWarning, match="kept as it was before distillation, which changed the validation"):
+        found = compress(
+            ensemble,
+            Bits(1),
+            validation=VALIDATION,
+            refresh=TRAINING,
+            distil=TRAINING,
+            distillation=Distillation(iterations=1),
+        )
+    for one, two in zip(found.members, compress(ensemble, Bits(1)).members, strict=True):
+        assert_same_weights(one, two)
+
+
+@pytest.mark.parametrize("last", [0.0, 1e-7, -1e-7])
+def test_of_plans_that_are_as_good_up_to_rounding_that_without_measured_weights_is_taken(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch, last: float
+) -> None:
+    budget, settings = Budget(compress(ensemble, Bits(2)).nbytes + 24), PackSettings()
+    weights = {"0.weight": 1e9}
+    monkeypatch.setattr(import_module("pfge.compression.compress"), "measure_sensitivity", lambda *_: weights)
+    measured = iter([0.5, 0.5 + last])
+    monkeypatch.setattr(Judge, "measure", lambda *_: Quality(next(measured), None))
+    found = compress(ensemble, budget, settings=settings, validation=VALIDATION)
+    assert next(measured, None) is None  # both were measured
+    assert_same_weights(found.members[3], compress(ensemble, budget, settings=settings).members[3])
+
+
+@pytest.mark.slow
 def test_distillation_reaches_a_quality_in_fewer_bytes(ensemble: Ensemble) -> None:
     sizes = [
         compress(ensemble, MaxLoss(kl=1e-5), settings=PackSettings(), validation=VALIDATION, **options).nbytes
@@ -547,3 +598,56 @@ def test_four_members_of_a_mostly_frozen_model_take_less_than_half_of_one(
     assert len(loaded) == 4
     assert loaded.nbytes <= 0.4 * one  # in memory, too
     torch.testing.assert_close(loaded.predict(X), ensemble.predict(X), rtol=0, atol=0.01)
+
+
+class Narrow(nn.Module):
+    """A layer whose weights are floating-point numbers of 8 bits, and one of others."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3, 64).to(dtype), requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(3).to(dtype), requires_grad=False)
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.weight.float().T + self.bias.float()) * self.scale
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("target", [Bits(4), Budget(600), MaxLoss(kl=1e-2)], ids=repr)
+def test_members_of_eight_bits_are_compressed_and_have_their_type_again(
+    target: Bits | Budget | MaxLoss, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    members = [
+        {
+            "weight": (1 + 0.1 * torch.randn(3, 64, generator=generator)).to(dtype),
+            "bias": torch.randn(3, generator=generator).to(dtype),
+            "scale": torch.ones(3),
+        }
+        for _ in range(4)
+    ]
+    ensemble = Ensemble(members, lambda: Narrow(dtype))
+    inputs = torch.randn(20, 64, generator=generator)
+    compressed = compress(ensemble, target, validation=[inputs])
+    compressed.save(tmp_path)
+    loaded = Ensemble.load(tmp_path, lambda: Narrow(dtype))
+    assert loaded.nbytes == compressed.nbytes < ensemble.nbytes
+    assert {name: tensor.dtype for name, tensor in loaded.members[0].items()} == {
+        name: tensor.dtype for name, tensor in members[0].items()
+    }
+    # What is not quantized is as it was, to the last bit.
+    assert torch.equal(loaded.members[1]["bias"].float(), members[1]["bias"].float())
+    assert torch.equal(loaded.predict(inputs), compressed.predict(inputs))
+    assert kl_divergence(ensemble.predict(inputs), loaded.predict(inputs)) < 0.01
+
+
+def test_a_number_of_eight_bits_that_is_rounded_beyond_the_largest_one_becomes_that() -> None:
+    largest = torch.finfo(torch.float8_e4m3fn).max
+    members = [
+        {"weight": torch.tensor([[largest, -largest, 300.0, 1.0 + k]]).to(torch.float8_e4m3fn)}
+        for k in range(3)
+    ]
+    for bits in (1, 2):
+        packed = compress(Ensemble(members, lambda: nn.Linear(4, 1)), Bits(bits))
+        assert all(bool(member["weight"].float().isfinite().all()) for member in packed.members)

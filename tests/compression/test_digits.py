@@ -154,7 +154,7 @@ def test_refreshed_statistics_never_diverge_more_on_validation_images(digits: Di
 def test_a_cascade_loses_at_most_what_was_stated_on_validation_images(digits: Digits, loss: float) -> None:
     validation = digits.validation
     for ensemble in (digits.fge, compress(digits.fge, Bits(1), settings=PackSettings(small_bits=16))):
-        cascade = fit_cascade(ensemble, validation.batches, validation.labels, max_accuracy_loss=loss)
+        cascade = fit_cascade(ensemble, validation.batches, max_accuracy_loss=loss)
         assert validation.lost(cascade, ensemble) <= loss * 398
         asked = cascade.predict_batches(ensemble, digits.test.batches).evaluated
         assert asked.double().mean() < len(ensemble) / 2
@@ -162,7 +162,7 @@ def test_a_cascade_loses_at_most_what_was_stated_on_validation_images(digits: Di
 
 def test_a_cascades_likelihood_is_at_most_as_much_worse_as_was_stated(digits: Digits) -> None:
     validation = digits.validation
-    cascade = fit_cascade(digits.fge, validation.batches, validation.labels, max_nll_increase=0.001)
+    cascade = fit_cascade(digits.fge, validation.batches, max_nll_increase=0.001)
     found = cascade.predict_batches(digits.fge, validation.batches)
     nll = negative_log_likelihood(found.probabilities, validation.labels)
     assert nll <= validation.nll(digits.fge) + 0.001

@@ -10,7 +10,7 @@ from pfge import Ensemble
 from pfge.compression import Bits, Distillation, PackSettings, compress, distil
 from pfge.compression.distillation import DistillationError
 from pfge.packed import PackedMembers, pack_members
-from pfge.packed.quantization import Quantized
+from pfge.packed.codes import Quantized
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 from pfge.storage.files import StorageError
 from pfge.weights import copy_weights, view_weights

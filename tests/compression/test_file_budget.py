@@ -2,7 +2,7 @@
 
 import pytest
 
-from pfge.compression.file_budget import ATTEMPTS, plan_within_files
+from pfge.compression.compress import ATTEMPTS, plan_within_files
 from pfge.compression.rate_distortion import Ladder, Plan
 from pfge.packed import PackSettings
 

@@ -6,7 +6,7 @@ import torch
 from pfge import Ensemble, Weights
 from pfge.calibration import Temperatures
 from pfge.compression import Bits, PackSettings, compress
-from pfge.compression.formats import FORMATS, FORMATS_OF_ONE, StorageFormat
+from pfge.compression.compress import FORMATS, FORMATS_OF_ONE, StorageFormat
 from pfge.lab.models import build_model
 from pfge.lab.planner import describe_layout
 from pfge.weights import copy_weights, count_bytes, view_weights

@@ -146,6 +146,7 @@ def test_no_form_of_a_tensor_is_better_and_smaller_than_a_chosen_one() -> None:
         assert error <= total(fixed)[1]
 
 
+@pytest.mark.slow
 def test_every_rung_is_larger_and_more_exact() -> None:
     members = make_whole_members()
     shared = find_shared(members, SETTINGS)
@@ -162,6 +163,7 @@ def test_every_rung_is_larger_and_more_exact() -> None:
     assert top.settings.small_bits == 32
 
 
+@pytest.mark.slow
 def test_a_budget_of_a_rungs_size_is_used_up_by_that_rung() -> None:
     """So costs are those of packing, whatever is chosen, and every byte is spent in the ladder's order."""
     members = make_whole_members()

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfge.compression.samples import sample_channels
+from pfge.compression.rate_distortion import sample_channels
 
 
 def make_tensors(differing: list[int], channels: int = 10) -> tuple[list[Tensor], Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfge.connectivity.substitution import require_values, use_with_weights
+from pfge.connectivity.curves import require_values, use_with_weights
 from pfge.weights import copy_weights, view_weights
 from tests.toys import make_batch, make_mlp
 

@@ -107,6 +107,8 @@ def test_the_commands_of_a_page_work(
             shutil.copytree(finished, folder, ignore=shutil.ignore_patterns("runs"))
         monkeypatch.chdir(folder)
         expanded = [str(path) for part in arguments for path in _expand(part)]
+        if "--distil" in expanded:  # one iteration takes the same path as hundreds
+            expanded[expanded.index("--distil") + 1] = "5"
         assert main([name, *expanded]) == 0, f"{command}\n{capsys.readouterr().err}"
 
 

@@ -80,6 +80,7 @@ def test_a_name_that_a_search_does_not_find_is_named(browser: Any, site: Path) -
     ]
 
 
+@pytest.mark.slow
 def test_without_a_browser_this_is_said(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from pfge.tasks.manifest import DEFAULT_TASK
 from tests.test_readme import DOCS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", write_results.PAGES)
 def test_a_page_has_what_the_command_writes(name: str) -> None:
     page = (DOCS / name).read_text()

@@ -71,6 +71,7 @@ def test_tied_weights_attention_and_temporary_buffers_are_exported(tmp_path: Pat
     assert torch.backends.mha.get_fastpath_enabled() == fast
 
 
+@pytest.mark.slow
 def test_what_onnx_runtime_does_not_compute_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ExportError, match=r"ONNX Runtime can read: .*Could not find an implementation for Gemm"

@@ -13,8 +13,8 @@ from torch import Tensor
 import pfge.export.onnx
 from pfge import Ensemble
 from pfge.export import ExportError, export_onnx
-from pfge.export.example_inputs import ExampleInputs
-from pfge.export.onnx_runtime import open_in_runtime, possible
+from pfge.export.ensemble_graph import ExampleInputs
+from pfge.export.onnx import open_in_runtime, possible
 from tests.packed.test_packed_members import close_members
 from tests.toys import make_batch, make_mlp
 

@@ -6,12 +6,13 @@ import numpy
 import onnx
 import onnx_ir
 import onnxruntime
+import pytest
 import torch
 from torch import nn
 
 from pfge import Ensemble
 from pfge.export import export_onnx
-from pfge.export.zero_biases import remove_zero_biases
+from pfge.export.onnx import remove_zero_biases
 
 MODEL = """
 <ir_version: 9, opset_import: ["" : 20]>
@@ -56,6 +57,7 @@ def make_convolution() -> nn.Module:
     )
 
 
+@pytest.mark.slow
 def test_batch_norm_is_folded_into_the_convolutions_of_a_file(tmp_path: Path) -> None:
     torch.manual_seed(0)
     ensemble = Ensemble([dict(make_convolution().state_dict()) for _ in range(2)], make_convolution)

@@ -131,7 +131,8 @@ def own_loop(folder: Path) -> int:
         trajectory.optimizer.step()
         trajectory.after_update()
         save_checkpoint(checkpoint, trajectory.state_dict())
-    Ensemble.from_collector(collector, make_mlp).save(folder / "ensemble")
+    ensemble = Ensemble.from_collector(collector, make_mlp).with_fresh_batch_norm([make_batch(0)])
+    ensemble.save(folder / "ensemble")
     return 0
 
 

@@ -17,28 +17,31 @@ from pfge import Budget, Ensemble, compress, load_checkpoint, save_checkpoint
 from pfge.calibration import Temperatures
 from pfge.cascade import Cascade
 from pfge.connectivity import Bezier
-from pfge.frozen import share
 from pfge.lab.config.toml import load_experiment, seal_toml, to_toml
 from pfge.lab.data import Splits
-from pfge.lab.data.fingerprint import Fingerprint, digest
-from pfge.lab.data.in_memory.image_set import Normalization
-from pfge.lab.data.pictures.folders import load_folders
-from pfge.lab.data.readers.cifar import load_cifar
-from pfge.lab.data.readers.cifar_files import CIFAR10
+from pfge.lab.data.base import Fingerprint, Normalization, digest
+from pfge.lab.data.pictures import load_folders
+from pfge.lab.data.readers.cifar import CIFAR10, load_cifar
 from pfge.lab.data.readers.idx import MNIST, load_idx
-from pfge.lab.run.folder import RunFolder, describe_environment
-from pfge.lab.run.kept_data import PARTS, keep_fingerprint, require_same_data
-from pfge.lab.run.kept_weights import keep_weights, require_same_weights
+from pfge.lab.run.folder import RunFolder, describe_environment, keep_weights, require_same_weights
 from pfge.lab.run.result_lines import append_row
 from pfge.lab.run.results import ComparisonRow, ConnectivityRow, EnsembleEvaluation, FormatRow
 from pfge.lab.run.verification import verify
-from pfge.lab.training.import_weights import read_start_weights
+from pfge.lab.session import PARTS, keep_fingerprint, require_same_data
+from pfge.lab.training.checkpoint_files import read_start_weights
 from pfge.packed import PackSettings, pack_members
 from pfge.reports.run import Run
-from pfge.reports.significance import find_gaps
-from pfge.storage.files import checksum, write_json, write_tensors, write_text
-from pfge.storage.recorded_tensors import read_recorded, record_of, write_recorded
-from pfge.weights import Weights
+from pfge.reports.verdicts import find_gaps
+from pfge.storage.files import (
+    checksum,
+    read_recorded,
+    record_of,
+    write_json,
+    write_recorded,
+    write_tensors,
+    write_text,
+)
+from pfge.weights import Weights, share
 from tests.faults.mutations import Read, Specimen
 from tests.lab.data.made import random_images
 from tests.lab.data.readers import test_cifar, test_idx
@@ -247,7 +250,15 @@ def idx(*, gzipped: bool = False, is_known: bool = False) -> Specimen:
         md5 = {name: md5_of_whole(path.with_name(f"{name}{suffix}")) or "" for name in MNIST.md5}
         train, test = load_idx(replace(MNIST, md5=md5), path.parents[1])
         if is_known:
-            known(path.parents[1], Splits(train, train.select([]), test, Normalization.measure(train.images)))
+            known(
+                path.parents[1],
+                Splits(
+                    train=train,
+                    validation=train.select([]),
+                    test=test,
+                    normalization=Normalization.measure(train.images),
+                ),
+            )
         return Read([describe_images(part) for part in (train, test)])
 
     return Specimen(write, read, is_unknown=not gzipped and not is_known)

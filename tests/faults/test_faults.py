@@ -81,6 +81,7 @@ def test_commands_and_loops_go_on_after_a_fault_at_any_change(tmp_path: Path) ->
     assert sum(tally.endings[ERROR] for (_, kind), tally in tallies.items() if kind == FULL) > 5
 
 
+@pytest.mark.slow
 @needs_gcc
 def test_a_program_that_does_not_survive_is_found(tmp_path: Path) -> None:
     tallies = strike(tmp_path, {name: {KILL: 1, SECOND_KILL: 1} for name in FAULTY})

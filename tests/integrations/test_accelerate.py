@@ -6,9 +6,18 @@ from accelerate import Accelerator, DistributedType
 from accelerate.optimizer import AcceleratedOptimizer
 from torch.optim.lr_scheduler import ExponentialLR
 
-from pfge import FGE, PFGE, Collector, Constant
-from pfge.integrations.accelerate import CollectWeights, require_supported, unwrap_optimizer
-from tests.toys import classification_loss, make_batch, make_mlp, make_sgd
+from pfge import FGE, PFGE, Collector, Constant, Trajectory
+from pfge.integrations.accelerate import CollectWeights, require_supported
+from pfge.trajectory import unwrap_optimizer
+from tests.toys import (
+    advance,
+    assert_same_weights,
+    classification_loss,
+    make_batch,
+    make_mlp,
+    make_sgd,
+    train,
+)
 
 
 def start(*collectors: Collector) -> tuple[CollectWeights, Accelerator, Any, Any]:
@@ -32,9 +41,38 @@ def test_a_loop_gains_an_ensemble_by_one_line() -> None:
 
 def test_an_optimizer_that_was_prepared_twice_is_looked_through() -> None:
     Accelerator(cpu=True)
-    optimizer = make_sgd(make_mlp())
-    assert unwrap_optimizer(AcceleratedOptimizer(AcceleratedOptimizer(optimizer))) is optimizer
-    assert unwrap_optimizer(optimizer) is optimizer
+    model = make_mlp()
+    optimizer = make_sgd(model)
+    assert unwrap_optimizer(model, AcceleratedOptimizer(AcceleratedOptimizer(optimizer))) is optimizer
+    assert unwrap_optimizer(model, optimizer) is optimizer
+
+
+def test_a_plain_trajectory_follows_a_prepared_optimizer() -> None:
+    expected, found = PFGE(2, 4), PFGE(2, 4)
+    train(make_mlp(), [expected], 8)
+    accelerator = Accelerator(cpu=True)
+    model = make_mlp()
+    model, optimizer = accelerator.prepare(model, make_sgd(model))
+    trajectory = Trajectory(model, optimizer, Constant(0.05), [found])
+    advance(trajectory, 8)
+    assert found.iterations == [4, 8]
+    for one, two in zip(found.members(), expected.members(), strict=True):
+        assert_same_weights(one, two)
+
+
+def test_a_plain_trajectory_counts_the_steps_of_an_accumulation_of_many_batches() -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=30)
+    model = make_mlp()
+    model, optimizer = accelerator.prepare(model, make_sgd(model))
+    trajectory = Trajectory(model, optimizer, None, [fge := FGE(1)])
+    for number in range(60):
+        with accelerator.accumulate(model):
+            accelerator.backward(classification_loss(model, make_batch(number)))
+            trajectory.before_update()
+            optimizer.step()
+            trajectory.after_update()
+            optimizer.zero_grad()
+    assert fge.iterations == [1, 2]
 
 
 def test_a_state_with_another_period_is_refused(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_collectors_of_another_training_are_refused_and_their_members_stay() -> 
     following.detach()
     del following
     other = Collecting(None, [SWA(1), fge])
-    with pytest.raises(ValueError, match=r"and FGE\(.*\) has followed another, .* lost; construct new ones"):
+    with pytest.raises(ValueError, match=r"and FGE\(.*\) has collected in another, .* lost; construct a"):
         other.attach(model, make_sgd(model))
     assert fge.iterations == [1, 2]
 
@@ -175,7 +175,8 @@ def test_a_state_is_loaded_before_or_after_training_begins() -> None:
         other = Collecting(Constant(0.05), [loaded])
         if not late:
             other.load_state_dict(state)
-        other.attach(make_mlp(), make_sgd(model))
+        model = make_mlp()
+        other.attach(model, make_sgd(model))
         if late:
             other.load_state_dict(state)
         assert other.trajectory is not None
@@ -228,7 +229,7 @@ def test_an_ensemble_without_members_is_an_error() -> None:
     following, model, optimizer = start(FGE(10))
     advance(model, optimizer, 3)
     with pytest.raises(
-        ValueError, match=r"FGE\(cycle=10, phase=0\) has no members after 3 updates; train long"
+        ValueError, match=r"FGE\(cycle=10, phase=0\) has collected nothing yet; train up to iteration 10 at"
     ):
         following.ensemble(make_mlp)
 

@@ -33,6 +33,7 @@ def test_members_equal_those_of_a_bare_loop(adapter: Adapter, tmp_path: Path) ->
     assert_same_members(found, expected)
 
 
+@pytest.mark.slow
 @every_adapter
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_a_resumed_training_has_the_same_members(adapter: Adapter, accumulate: int, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def accuracies(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"([\d.]+)%", text)]
 
 
+@pytest.mark.slow
 def test_bert_in_the_trainer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     printed = printed_by("bert_in_the_trainer.py", capsys, monkeypatch)
     assert "4 members of iterations [32, 64, 96, 128]" in printed
@@ -28,6 +29,7 @@ def test_bert_in_the_trainer(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert accuracies(printed)[0] > 80
 
 
+@pytest.mark.slow
 def test_lora_ensemble(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     printed = printed_by("lora_ensemble.py", capsys, monkeypatch)
     assert printed.startswith("4 adapters in ")
@@ -36,6 +38,7 @@ def test_lora_ensemble(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
 
 # Lightning suggests more workers where there are more cores.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_lightning_module(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     printed = printed_by("lightning_module.py", capsys, monkeypatch)

@@ -1,5 +1,7 @@
 import json
+import socket
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -10,9 +12,9 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from pfge import FGE, PFGE, Constant, Ensemble, StorageError, Trajectory
 from pfge.calibration import Temperatures
-from pfge.integrations.peft import CONFIG, WEIGHTS, load_adapters, save_adapters
-from pfge.storage.manifest import MANIFEST
-from pfge.storage.usage import Usage
+from pfge.integrations.peft import _ALLOWED as ALLOWED
+from pfge.integrations.peft import CONFIG, WEIGHTS, load_adapters, read_config, save_adapters
+from pfge.storage.manifest import MANIFEST, Usage
 from pfge.weights import copy_weights, trained_names, view_weights
 from tests.integrations.test_transformers import BATCH, make_bert, make_trainer
 from tests.resealed import edit_json
@@ -224,11 +226,14 @@ def test_members_that_differ_elsewhere_are_refused(tmp_path: Path) -> None:
     [
         ({"format": "other"}, "must have format 'pfge-adapters', found 'other'"),
         ({"members": [{"folder": "../elsewhere"}]}, "must give each adapter's folder, file, iteration"),
-        (
-            {"adapter_config": {"megatron_config": {}}},
-            "adapter's config, and no module to import",
-        ),
-        ({"adapter_config": {"peft_type": "NONE"}}, "do not fit a BertForSequenceClassification"),
+        ({"members": {"a": 1}}, "must list the adapters in `members`, found a dict"),
+        ({"members": None}, "must list the adapters in `members`, found a NoneType"),
+        ({"method": 3}, "must give method as a string or null"),
+        ({"base": [1]}, "must give the name and the sha256 of the adapters' base"),
+        ({"base": {"name": {}, "sha256": "0"}}, "must give the name and the sha256 of the adapters' base"),
+        ({"adapter_config": None}, "the config of an adapter must be an object, got None"),
+        ({"adapter_config": {"peft_type": "NONE"}}, "peft_type must be LORA, got 'NONE'; for other adapters"),
+        ({"adapter_config": {"peft_type": ["LORA"]}}, "peft_type must be LORA, got list"),
         ({"task": {"name": "Other", "options": {}}}, "task must be one that this version knows"),
         ({"usage": {"classes": 3}}, "must say in `usage` how inputs are made"),
     ],
@@ -237,6 +242,142 @@ def test_a_foreign_manifest_is_refused(change: dict[str, Any], message: str, sav
     edit_json(saved / MANIFEST, **change)
     with pytest.raises(StorageError, match=message):
         load_adapters(saved, make_bert())
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where a connection is opened or a name is looked up."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        pytest.fail("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "peft_type": {"peft_type": "SHADOW", "shadow_model": "someone/model"},
+    "PROMPT_TUNING": {
+        "peft_type": "PROMPT_TUNING",
+        "task_type": "SEQ_CLS",
+        "num_virtual_tokens": 2,
+        "prompt_tuning_init": "TEXT",
+        "prompt_tuning_init_text": "text",
+        "tokenizer_name_or_path": "someone/tokenizer",
+    },
+    "megatron_config": {"megatron_config": {}, "megatron_core": "antigravity"},
+    "megatron_core": {"megatron_core": "antigravity"},
+    "'tokenizer'": {"tokenizer": "someone/tokenizer"},
+    "layer_replication": {"layer_replication": [[0, 1]] * 10**4},
+    "arrow_config": {"arrow_config": {"top_k": 1}},
+    "trainable_token_indices": {"trainable_token_indices": [0]},
+    "'x{60}": {"x" * 10**5: 1},
+    "modules_to_save, layers_pattern, rank_pattern": {"rank_pattern": {f"a{n}": 1 for n in range(401)}},
+}
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("named", HOSTILE)
+def test_a_config_that_asks_for_more_than_tensors_is_refused_by_name(named: str, saved: Path) -> None:
+    config = json.loads((saved / MANIFEST).read_text())["adapter_config"] | HOSTILE[named]
+    edit_json(saved / MANIFEST, adapter_config=config)
+    base = make_bert()
+    before = [name for name, _ in base.named_modules()]
+    with pytest.raises(StorageError, match=named.replace("{60}", "+")) as caught:
+        load_adapters(saved, base)
+    assert len(str(caught.value).replace(str(saved), "")) < 400
+    assert [name for name, _ in base.named_modules()] == before
+
+
+SLOW = "(a+)+$"  # takes exponentially long to not match a name
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("target_modules", SLOW),
+        ("target_modules", ["query", SLOW]),
+        ("exclude_modules", SLOW),
+        ("modules_to_save", [SLOW]),
+        ("layers_pattern", SLOW),
+        ("rank_pattern", {SLOW: 2}),
+        ("alpha_pattern", {SLOW: 2}),
+        ("target_modules", "a" * 501),
+        ("target_modules", ["a"] * 10_001),
+    ],
+)
+def test_regular_expressions_that_repeat_or_group_are_not_matched(field: str, value: Any) -> None:
+    config = {"peft_type": "LORA", "r": 2, field: value}
+    start = perf_counter()
+    with pytest.raises(ValueError, match=f"^{field} of an adapter must be .*, got "):
+        read_config(config)
+    assert perf_counter() - start < 1
+
+
+WRONG: dict[str, list[Any]] = {
+    "task_type": ["OTHER", 3, ["SEQ_CLS"]],
+    "inference_mode": [1, "yes", None],
+    "r": [0, -1, 2.0, True, "8", None, 4097, 10**30, [8]],
+    "target_modules": [3, {"query": 1}, [["query"]], [None], "", ["q k"], True],
+    "exclude_modules": [3, [1]],
+    "target_parameters": ["weight", [1]],
+    "modules_to_save": ["classifier", [1], 0],
+    "lora_alpha": ["16", None, float("nan"), float("inf"), 10**400, True, []],
+    "lora_dropout": [-0.1, 1.0, "0", None, float("nan")],
+    "fan_in_fan_out": [0, None],
+    "bias": ["some", None, True, ["none"]],
+    "use_rslora": [1],
+    "use_dora": ["true"],
+    "lora_bias": [{}],
+    "ensure_weight_tying": [0],
+    "init_lora_weights": ["eva", "loftq", "pissa_niter_99999999", 1, None, {}],
+    "layers_to_transform": [-1, "1", [0.5], True, [10**9]],
+    "layers_pattern": [1, [None]],
+    "rank_pattern": [[], {"a": 0}, {"a": "2"}, {"a": 10**9}],
+    "alpha_pattern": [[], {"a": None}, {"a": float("inf")}],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, v) for field, wrong in WRONG.items() for v in wrong])
+def test_a_field_of_another_type_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{field} of an adapter must be .*, got "):
+        read_config({"peft_type": "LORA", "target_modules": ["query"], field: value})
+
+
+def test_every_field_that_may_be_set_is_checked_with_wrong_values() -> None:
+    assert WRONG.keys() == ALLOWED.keys()
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_modules": r".*layer\.\d+.*\.(query|value)"},
+        {"target_modules": ["query", "value", "dense"], "exclude_modules": r".*output.*"},
+        {"target_modules": ["query"], "rank_pattern": {"layer.0.attention.self.query": 3}, "use_dora": True},
+        {"target_modules": ["query"], "layers_to_transform": [0], "layers_pattern": "layer", "bias": "all"},
+    ],
+)
+def test_adapters_of_other_settings_are_saved_and_loaded(options: dict[str, Any], tmp_path: Path) -> None:
+    model = make_lora(config=LoraConfig(task_type=TaskType.SEQ_CLS, r=2, **options))
+    ensemble = train(model, FGE(1), 2)
+    save_adapters(ensemble, tmp_path / "saved")
+    loaded = load_adapters(tmp_path / "saved", make_bert())
+    assert torch.equal(loaded.predict_members(INPUTS), ensemble.predict_members(INPUTS))
+
+
+def test_adapters_that_could_not_be_loaded_are_not_saved(tmp_path: Path) -> None:
+    model = make_lora(config=LoraConfig(r=2, target_modules=["query"], rank_pattern={"(query|value)": 3}))
+    with pytest.raises(ValueError, match="rank_pattern of an adapter must be for each name a whole number"):
+        save_adapters(Ensemble([copy_weights(view_weights(model))], lambda: model), tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_tensors_of_another_shape_are_refused(saved: Path) -> None:
+    config = json.loads((saved / MANIFEST).read_text())["adapter_config"] | {"r": 3}
+    edit_json(saved / MANIFEST, adapter_config=config)
+    with pytest.raises(StorageError, match="must hold the tensors of an adapter for this base"):
+        load_adapters(saved, make_bert()).predict(INPUTS)
 
 
 def test_a_damaged_adapter_is_refused(saved: Path) -> None:

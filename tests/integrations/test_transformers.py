@@ -10,11 +10,19 @@ import torch
 import transformers
 from accelerate import DistributedType
 from torch import Tensor, nn
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainingArguments,
+)
 
 from pfge import FGE, PFGE, SWA, Collector, Triangular, load_checkpoint, save_checkpoint
-from pfge.integrations.transformers import FILE, CollectWeights
+from pfge.integrations.transformers import FILE, CollectWeights, is_causal_lm
 from pfge.schedules import Schedule
+from pfge.tasks import CausalLM, Classification
 from tests.processes import launch
 from tests.toys import make_mlp
 
@@ -80,6 +88,7 @@ assert "transformers.trainer" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_made_from_the_config_and_predicts_the_same_in_a_plain_script(tmp_path: Path) -> None:
     trainer, callback = make_trainer(tmp_path / "run", Triangular(2, 0.001, 0.01), PFGE(2, 4))
     trainer.train()
@@ -294,6 +303,57 @@ def test_deepspeed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("pfge.integrations.transformers.AcceleratorState", lambda: state)
     with pytest.raises(ValueError, match="whole weights, got DEEPSPEED; use DDP"):
         trainer.train()
+
+
+class Texts(torch.utils.data.Dataset[dict[str, Tensor]]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        ids = (torch.arange(6) * (index + 1)) % 11
+        return {"input_ids": ids, "labels": ids}
+
+
+def test_a_causal_language_model_is_scored_by_next_tokens_as_its_own_loss_is(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 11, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    callback = CollectWeights(None, [FGE(2)])
+    options = {"save_strategy": "no", "max_steps": 4, "per_device_train_batch_size": 4, "disable_tqdm": True}
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, dataloader_pin_memory=False, **options)
+    data = Texts()
+    trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=data, callbacks=[callback])
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train()
+    ensemble = callback.ensemble()
+    assert ensemble.task == CausalLM()
+    batch = {key: torch.stack([data[i][key] for i in range(8)]) for key in data[0]}
+    last = ensemble.last(1)  # the weights at the end of training
+    nll = ensemble.task.summarize(last.evaluate([batch]))["nll"]
+    with torch.no_grad():
+        assert nll == pytest.approx(trainer.model.eval()(**batch).loss.item(), rel=1e-5)
+    given = Classification(dim=-1, ignore_index=-100)
+    assert callback.ensemble(task=given).task == given
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("GPT2LMHeadModel", True),
+        ("LlamaForCausalLM", True),
+        ("PeftModelForCausalLM", True),
+        ("Gemma3ForConditionalGeneration", True),
+        ("T5ForConditionalGeneration", False),
+        ("BertForMaskedLM", False),
+        ("BertForTokenClassification", False),
+        ("XLNetLMHeadModel", False),
+    ],
+)
+def test_models_whose_loss_is_of_the_next_token_are_known_by_their_class(name: str, expected: bool) -> None:
+    kind = type(name, (nn.Module,), {})
+    assert is_causal_lm(kind()) is expected
+    assert is_causal_lm(type("Mine", (kind,), {})()) is expected
+    adapted = type("PeftModel", (nn.Module,), {"get_base_model": lambda _: kind()})
+    assert is_causal_lm(adapted()) is expected
 
 
 def test_a_model_without_a_config_needs_build_model(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pfge import Trajectory, follow
-from pfge.lab.config.schema import ConfigError, EngineSettings
+from pfge.lab.config.settings import ConfigError, EngineSettings
 from pfge.lab.engine import Engine
 from pfge.lab.models import build_model
 from pfge.weights import view_weights
@@ -58,6 +58,7 @@ def test_a_model_is_placed_in_the_memory_format_of_the_settings(channels_last: b
     assert weight.is_contiguous() is not channels_last
 
 
+@pytest.mark.slow
 def test_one_process_on_the_cpu_needs_no_fabric() -> None:
     # In a process of its own, as others import Fabric.
     found = subprocess.run(
@@ -68,7 +69,7 @@ def test_one_process_on_the_cpu_needs_no_fabric() -> None:
 
 _SET_UP_AN_ENGINE = """
 import sys
-from pfge.lab.config.schema import EngineSettings
+from pfge.lab.config.settings import EngineSettings
 from pfge.lab.engine import Engine
 import pfge.lab.session
 Engine(EngineSettings(accelerator="cpu"))

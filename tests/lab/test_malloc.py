@@ -40,6 +40,7 @@ def count_page_faults(mode: str, **environment: str) -> int:
     return int(run.stdout)
 
 
+@pytest.mark.slow
 @needs_glibc
 def test_a_step_finds_the_memory_of_those_before() -> None:
     pages = 2 * 2**24 * 4 // os.sysconf("SC_PAGE_SIZE")

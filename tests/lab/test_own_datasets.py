@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pfge.cli.main import main
-from pfge.lab.config.schema import ConfigError, Experiment
+from pfge.lab.config.settings import ConfigError, Experiment
 from tests.lab.tiny import Stopped, counted_steps, outcome, run, tiny
 
 DATA = "data.name=tests.lab.data.datasets.made:load"
@@ -26,17 +26,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_comparison_measures_every_method_and_fits_temperatures(whole: Path) -> None:
     rows = [json.loads(line) for line in (whole / "results.jsonl").read_text().splitlines()]
     assert {row["method"] for row in rows} == {"w0", "SWA", "FGE", "FGE*", "SWAG", "SWAG*", "PFGE"}
     assert all(row["calibrated"]["temperature"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_bytes_of_none(whole: Path, tmp_path: Path) -> None:
     run(own("data.workers=2"), tmp_path / "run")
     assert outcome(tmp_path / "run") == outcome(whole)
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_anywhere_ends_with_the_same_bytes(whole: Path, tmp_path: Path) -> None:
     for number, stop in enumerate((3, 12)):  # steps of w0, of the shared path, of PFGE's own
         with counted_steps(stop), pytest.raises(Stopped):
@@ -65,6 +68,7 @@ def test_the_commands_take_such_a_run(
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_of_several_inputs_is_exported_by_their_names(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pfge.compression.formats import FORMATS_OF_ONE
+from pfge.compression.compress import FORMATS_OF_ONE
 from pfge.lab.planner import Plan, describe_layout, find_plans, recommend
 from pfge.methods import Setting, make_collector
 from pfge.weights import count_bytes, view_weights

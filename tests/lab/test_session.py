@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.settings import ConfigError
 from pfge.lab.data import DataError, DataPart, DatasetSplits, ImageSet, Splits, TensorSet
-from pfge.lab.data.in_memory.image_set import DataWarning
-from pfge.lab.data.pictures.folders import stream_folders
+from pfge.lab.data.base import DataWarning
+from pfge.lab.data.pictures import stream_folders
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
 from pfge.weights import view_weights
@@ -199,7 +199,7 @@ ROWS = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)) + NUMBERS[
 
 def tables(inputs: Tensor, targets: Tensor = NUMBERS, names: tuple[str, ...] = ("no", "yes")) -> Splits:
     rows = TensorSet(inputs, targets, names)
-    return Splits(rows.select(range(30)), rows.select([]), rows.select(range(30, 40)))
+    return Splits(train=rows.select(range(30)), validation=rows.select([]), test=rows.select(range(30, 40)))
 
 
 def of_type(which: str) -> Splits:
@@ -216,7 +216,7 @@ def with_bool() -> Splits:
 
 def items_with_int32() -> DatasetSplits:
     items = TensorDataset(ROWS, NUMBERS.int())
-    return DatasetSplits(items, items, classes=2)
+    return DatasetSplits(train=items, test=items, classes=2)
 
 
 def broken(row: int, value: float) -> Splits:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from pfge.cli.main import main
-from pfge.lab.config.schema import Experiment
+from pfge.lab.config.settings import Experiment
 from pfge.lab.config.toml import load_experiment, to_toml
-from pfge.lab.data.ordering import EpochOrder
+from pfge.lab.data.base import EpochOrder
 from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
@@ -237,7 +237,8 @@ from pfge.lab.data import ImageSet, Normalization, Splits
 def load_splits():
     images = torch.randint(256, (100, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     data = ImageSet(images, torch.arange(100) % 2, ("even", "odd"))
-    return Splits(data, data.select([]), data, Normalization.measure(images))
+    normalization = Normalization.measure(images)
+    return Splits(train=data, validation=data.select([]), test=data, normalization=normalization)
 
 def make_model(classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))

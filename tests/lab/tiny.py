@@ -8,11 +8,11 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from pfge.lab.config.schema import Experiment
+from pfge.lab.config.settings import Experiment
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.experiments.compare import compare
 from pfge.lab.run.progress import Reporter
-from pfge.storage.seals import unseal
+from pfge.storage.files import unseal
 
 SETTINGS = (
     "name=tiny",

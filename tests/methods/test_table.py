@@ -138,11 +138,11 @@ def test_in_the_paper_the_rate_is_lowest_where_weights_are_taken() -> None:
     assert [i for i in range(1, 7) if fge.due(i)] == [2, 4, 6]
 
 
-def test_in_the_reference_weights_are_taken_at_mid_cycle_where_the_rate_is_lowest_too() -> None:
+def test_in_the_reference_weights_are_taken_at_mid_cycle_one_iteration_before_the_lowest_rate() -> None:
     schedule = REFERENCE.schedule()
     fge = make_collector("FGE", REFERENCE)
     assert schedule == Triangular(4, 1e-3, 0.1, start="high")
-    assert {schedule(i) for i in range(1, 41) if fge.due(i)} == {1e-3}
+    assert {schedule(i + 1) for i in range(1, 41) if fge.due(i)} == {1e-3}
     assert [i for i in range(1, 13) if fge.due(i)] == [2, 6, 10]
 
 

@@ -215,3 +215,49 @@ def test_risk_coverage_with_equal_confidences_is_the_mean_over_their_orders() ->
     assert len(areas) == 6 * 2
     found = area_under_risk_coverage(*of_confidences(confidences, [not each for each in wrong]))
     assert found == pytest.approx(np.mean(areas))
+
+
+def confident_logits() -> tuple[Tensor, Tensor]:
+    """Logits of which some targets have a probability that float16 rounds to 0."""
+    generator = torch.Generator().manual_seed(0)
+    return 4.5 * torch.randn(500, 10, generator=generator), torch.randint(10, (500,), generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(torch.bfloat16, 1.0), (torch.float16, 1.0), (torch.float16, 0.3)]
+)
+@pytest.mark.parametrize("metric", METRICS[:6])
+def test_probabilities_of_half_precision_have_nearly_the_metrics_of_float32(
+    metric: Callable[[Tensor, Tensor], float], dtype: torch.dtype, scale: float
+) -> None:
+    logits, targets = confident_logits()
+    # The same logits for both, as only the rounding of probabilities is looked at.
+    logits = (scale * logits).to(dtype)
+    expected = metric(logits.float().softmax(dim=1), targets)
+    assert metric(logits.softmax(dim=1), targets) == pytest.approx(expected, rel=0.01, abs=0.005)
+
+
+def test_a_zero_of_float16_counts_as_its_least_number_and_not_as_that_of_float32() -> None:
+    zero = torch.tensor([[1.0, 0.0]])
+    assert negative_log_likelihood(zero.half(), torch.tensor([1])) == pytest.approx(-math.log(2**-24))
+    assert negative_log_likelihood(zero.bfloat16(), torch.tensor([1])) == pytest.approx(126 * math.log(2))
+    assert negative_log_likelihood(zero, torch.tensor([1])) == pytest.approx(126 * math.log(2))
+
+
+def test_rows_of_bfloat16_are_divided_by_their_sum() -> None:
+    # 0.999 and 0.001 are rounded to 1 and 0.001.
+    p = torch.tensor([[0.999, 0.001]]).bfloat16()
+    assert p[0, 0] == 1
+    assert negative_log_likelihood(p, torch.tensor([0])) == pytest.approx(0.001, abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_many_classes_in_half_precision_are_probabilities(dtype: torch.dtype) -> None:
+    even = torch.full((1, 50_257), 1 / 50_257).to(dtype)
+    assert negative_log_likelihood(even, torch.tensor([3])) == pytest.approx(math.log(50_257), rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_logits_of_any_type_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match="apply softmax to logits first"):
+        accuracy(torch.tensor([[0.9, 0.15]]).to(dtype), torch.tensor([0]))

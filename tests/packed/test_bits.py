@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pfge.packed.bits import pack, packed_size, unpack
+from pfge.packed.codes import pack, packed_size, unpack
 
 
 @st.composite

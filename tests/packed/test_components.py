@@ -5,10 +5,9 @@ import torch
 
 from pfge import Ensemble
 from pfge.packed import PackedMembers, PackedTensor, PackSettings, pack_members
-from pfge.packed.components import find_components, keep_spread, mix_size
-from pfge.packed.encode import TensorForm
+from pfge.packed.codes import quantize
+from pfge.packed.encode import TensorForm, find_components, keep_spread, mix_size
 from pfge.packed.packed_members import numbers_of
-from pfge.packed.quantization import quantize
 from pfge.weights import Weights
 from tests.packed.test_packed_members import close_members
 from tests.toys import assert_same_weights, make_batch, make_mlp

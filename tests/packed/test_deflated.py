@@ -5,8 +5,7 @@ import zlib
 import pytest
 import torch
 
-from pfge.packed.bits import pack
-from pfge.packed.deflated import (
+from pfge.packed.codes import (
     SHORT,
     DamagedStreamError,
     deflate,
@@ -15,6 +14,7 @@ from pfge.packed.deflated import (
     inflate_text,
     loose_size,
     loosen,
+    pack,
     tighten,
 )
 

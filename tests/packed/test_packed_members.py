@@ -4,9 +4,9 @@ from torch import Tensor, nn
 
 from pfge import Ensemble, Weights
 from pfge.packed import PackedMembers, PackedTensor, PackSettings, pack_members
+from pfge.packed.codes import Quantized, quantize
 from pfge.packed.encode import TensorForm, find_shared
 from pfge.packed.packed_members import fits_float16, pack_as_is
-from pfge.packed.quantization import Quantized, quantize
 from pfge.weights import copy_weights, view_weights
 from tests.toys import assert_same_weights, make_batch, make_mlp
 
@@ -166,14 +166,16 @@ def test_predicting_has_one_model_in_memory_and_never_two(monkeypatch: pytest.Mo
         return tensor
 
     monkeypatch.setattr(PackedTensor, "member", counted)
-    built: list[nn.Module] = []
+    models = weakref.WeakSet[nn.Module]()
 
     def build() -> nn.Module:
-        built.append(make_mlp())
-        return built[-1]
+        assert not models, "a model is built while another one is in memory"
+        models.add(model := make_mlp())
+        return model
 
-    Ensemble(pack_members(close_members(), 3, PackSettings()), build).predict_batches([X, X])
-    assert len(built) == 1
+    ensemble = Ensemble(pack_members(close_members(), 3, PackSettings()), build)
+    ensemble.predict_batches([X, X])
+    assert len(models) == 1
     assert most[0] <= 2  # the tensor being copied, and the one that the loop is about to let go
 
 

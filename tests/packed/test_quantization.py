@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pfge.packed.quantization import count_groups, quantize, quantized_size
+from pfge.packed.codes import count_groups, quantize, quantized_size
 
 
 def random_numbers(count: int, seed: int = 0) -> Tensor:

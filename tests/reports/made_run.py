@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pfge.lab.config.schema import ConnectSettings
+from pfge.lab.config.settings import ConnectSettings
 from pfge.lab.config.toml import load_experiment, to_toml
 from pfge.reports.tables.table import Table
 from pfge.storage.files import write_tensors

@@ -11,11 +11,7 @@ from pfge.cli.main import main
 from pfge.reports.contents import report_figures, report_tables
 from pfge.reports.page.page import make_page
 from pfge.reports.run import Run
-from pfge.reports.tables.render_csv import to_csv
-from pfge.reports.tables.render_html import to_html
-from pfge.reports.tables.render_latex import to_latex
-from pfge.reports.tables.render_markdown import to_markdown
-from pfge.reports.tables.render_terminal import print_table
+from pfge.reports.tables.render import print_table, to_csv, to_html, to_latex, to_markdown
 from pfge.reports.tables.table import Table
 from pfge.storage.files import read_tensors, write_tensors
 from pfge.tasks import Classification, Metric

@@ -1,13 +1,17 @@
 """A run folder as its report sees it, whatever is missing."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from pfge.reports.contents import report_figures, report_tables
+from pfge.reports.page.page import make_page
 from pfge.reports.run import Run
-from pfge.storage.files import StorageError
+from pfge.storage.files import StorageError, write_tensors
+from tests.hostile import in_time, put_pipe
 from tests.reports.made_run import (
     config,
     make_run,
@@ -171,3 +175,43 @@ def test_curves_and_evaluations_of_another_format_are_left_out(tmp_path: Path) -
     assert first.startswith("line 1 of connectivity.jsonl is left out: `trace.values.test_error` must have")
     assert second.startswith("line 2 of connectivity.jsonl is left out: it has no `trace`; it may come from")
     assert third == f"{evaluation} is left out: it has no `method`; run pfge evaluate again"
+
+
+def test_a_name_that_is_too_long_for_a_file_leaves_out_its_line_only(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    write_results(folder, [*rows, result("\u20ac" * 100, 1, like="SWA")])
+    run = Run(folder)
+    assert len(run.results) == len(rows)
+    (problem,) = run.left_out
+    assert "`method` must be a name of 1 to 100 printable characters without slashes" in problem
+    assert "at most 200 bytes" in problem
+    assert report_tables(run)
+
+
+def damage_bytes(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-8])
+
+
+def put_other_tensors(file: Path) -> None:
+    write_tensors(file, {"test.log_loss": torch.zeros(3, 2), "test.correct": torch.zeros(4)})
+
+
+@pytest.mark.parametrize("damage", [damage_bytes, put_pipe, put_other_tensors])
+def test_a_file_of_scores_that_cannot_be_read_is_named_and_the_report_is_made(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / "seed-1" / "scores" / "FGE.safetensors.sha256").write_text("damaged")
+    damage(folder / "seed-1" / "scores" / "PFGE.safetensors")
+    with in_time():
+        run = Run(folder)
+        page = make_page([run])
+    named = [
+        problem for problem in run.left_out if problem.startswith("scores of single examples are left out")
+    ]
+    assert any("FGE.safetensors" in problem for problem in named)
+    assert len(named) == (1 if damage is put_pipe else 2)  # a pipe is not a file of scores
+    assert "Scores of single examples are left out" in page
+    assert next(table.key for table in report_tables(run)) == "methods"
+    assert report_figures(run)

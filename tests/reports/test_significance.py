@@ -9,10 +9,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from pfge.lab.config.schema import MarginSettings
+from pfge.lab.config.settings import MarginSettings
 from pfge.reports.run import Run
-from pfge.reports.significance import compare, find_gaps, margin_of
-from pfge.reports.verdicts import Gap
+from pfge.reports.verdicts import Gap, compare, find_gaps, margin_of
 from pfge.storage.files import write_tensors
 from pfge.tasks import Classification, Metric, Regression
 from tests.reports.made_run import make_run, result, write_results

@@ -51,6 +51,7 @@ def test_the_table_is_that_of_the_recorded_verdicts(script: dict[str, Any]) -> N
     assert script["table"](recorded).splitlines() == LINES[start:]
 
 
+@pytest.mark.slow
 def test_the_script_makes_the_lines_of_little_data(script: dict[str, Any]) -> None:
     recorded = script["RECORD"].read_text().splitlines()
     little = [n for n, (scenario, _) in enumerate(script["LINES"]) if scenario.examples <= 1500]

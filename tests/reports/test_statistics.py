@@ -133,3 +133,13 @@ def test_the_best_are_all_of_the_best_mean() -> None:
     accuracy = Classification().metric("accuracy")
     assert best_by(accuracy, {"a": 0.9, "b": 0.8, "c": 0.9}) == {"a", "c"}
     assert best_by(accuracy, dict[str, float]()) == set()
+    assert best_by(accuracy, {"a": nan, "b": 0.8}) == {"b"}
+
+
+@pytest.mark.parametrize("last", [0.0, 1e-7, -1e-7])
+def test_what_is_best_does_not_depend_on_rounding(last: float) -> None:
+    nll = Classification().metric("nll")
+    assert best_by(nll, {"a": 0.3, "b": 0.3 + last, "c": 0.31}) == {"a", "b"}
+    points = [("a", 1, 0.3), ("b", 1, 0.3 + last), ("c", 2, 0.3 + last), ("d", 3, 0.2)]
+    front = pareto_front(points, lambda point: point[1], lambda point: point[2])
+    assert [name for name, _, _ in front] == ["a", "d"]

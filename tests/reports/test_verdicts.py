@@ -7,8 +7,8 @@ from math import sqrt
 import pytest
 from scipy import stats
 
-from pfge.reports.noisy_mean import NoisyMean
-from pfge.reports.verdicts import Gap
+from pfge.reports.statistics import NoisyMean
+from pfge.reports.verdicts import Claim, Gap
 from pfge.tasks import Classification, Metric
 
 ACCURACY, NLL = Classification().metric("accuracy"), Classification().metric("nll")
@@ -93,11 +93,8 @@ def test_a_verdict_is_of_the_whole_interval(mean: float, half: float, expected: 
 
 def test_one_seed_decides_nothing() -> None:
     found = gap(0.5, seed_error=None)
-    assert (found.verdict, found.is_no_worse, found.missing) == (
-        "undecided",
-        False,
-        "at least two more seeds",
-    )
+    assert (found.verdict, Claim.about(found).verdict) == ("undecided", "undecided")
+    assert found.missing == Claim.about(found).missing == "at least two more seeds"
     assert found.interval == (0.5, 0.5)
 
 
@@ -110,10 +107,23 @@ def test_without_scores_of_examples_nothing_is_decided() -> None:
     assert str(gap(0.5, None, None)).startswith("+0.5000: undecided; to decide: the scores of each example")
 
 
-def test_no_worse_needs_less_than_equal() -> None:
+def test_a_claim_needs_less_than_equal_and_its_words_are_its_verdict() -> None:
     better_or_equal = gap(-0.02, 0.01)  # -0.048 to +0.008
-    assert (better_or_equal.verdict, better_or_equal.is_no_worse) == ("undecided", True)
-    assert not gap(0.0, 0.01).is_no_worse
+    claim = Claim.about(better_or_equal)
+    assert (better_or_equal.verdict, claim.verdict) == ("undecided", "as good")
+    assert str(claim).endswith("5 seeds): not worse by more than 0.01")
+    assert claim.missing == ""
+    assert Claim.about(gap(0.0, 0.01)).verdict == "undecided"
+
+
+@pytest.mark.parametrize(("mean", "expected"), [(-0.02, "as good"), (-0.005, "as good"), (0.03, "worse")])
+def test_what_would_decide_a_claim_does_decide_it(mean: float, expected: str) -> None:
+    found = Claim.about(gap(mean, 0.02, 0.0))
+    assert (found.verdict, str(found).split(": ")[1]) == ("undecided", "undecided; to decide")
+    more = number_of("seed", found)
+    enough = replace(found, seeds=5 + more, seed_error=0.02 * sqrt(5 / (5 + more)))
+    one_less = replace(found, seeds=4 + more, seed_error=0.02 * sqrt(5 / (4 + more)))
+    assert (enough.verdict, one_less.verdict) == (expected, "undecided")
 
 
 def test_what_would_decide_does_decide() -> None:
@@ -151,9 +161,7 @@ def test_a_gap_in_words() -> None:
     )
     undecided = str(replace(found, seed_error=0.0005, compared=4, called="validation examples"))
     assert re.search(r"more validation examples$|more seeds?$", undecided)
-    assert (
-        "over validation examples and 3 seeds, 4 methods together): undecided; to decide: about " in undecided
-    )
+    assert "and 3 seeds, 4 comparisons together): undecided; to decide: about " in undecided
 
 
 @pytest.mark.parametrize(
@@ -206,7 +214,7 @@ def test_closer_is_told_by_the_difference_and_the_sum(
 
     of_sum = replace(NoisyMean(mean=0.0, seeds=5, examples=9, example_error=0.0), **noisy(*total))
     found = replace(coverage_gap(0.0, 0.0, 0.9), **noisy(*difference), sum=of_sum)
-    assert (found.verdict, found.is_no_worse) == expected
+    assert (found.verdict, Claim.about(found).verdict == "as good") == expected
 
 
 @pytest.mark.parametrize("reference", [0.7, 0.89, 0.9, 0.97])

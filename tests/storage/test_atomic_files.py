@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pfge.storage.atomic_files import atomic_path, is_leftover, only_writer, remove_leftovers
+from pfge.storage.files import atomic_path, is_leftover, only_writer, remove_leftovers
 
 PATIENCE = 60
 
@@ -122,7 +122,7 @@ def start(code: str, folder: Path) -> subprocess.Popen[str]:
     lines = f"""
 import sys
 from pathlib import Path
-from pfge.storage.atomic_files import *
+from pfge.storage.files import *
 folder = Path({str(folder)!r})
 {code}
     print("ready", flush=True)
@@ -136,6 +136,7 @@ folder = Path({str(folder)!r})
     return process
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="files are not locked there")
 def test_a_temporary_file_is_a_leftover_once_its_process_is_dead(tmp_path: Path) -> None:
     process = start("with atomic_path(folder / 'a') as temporary:", tmp_path)
@@ -149,6 +150,7 @@ def test_a_temporary_file_is_a_leftover_once_its_process_is_dead(tmp_path: Path)
     assert not temporary.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="folders are not locked there")
 def test_a_second_writer_of_a_folder_waits_for_the_first(tmp_path: Path) -> None:
     first = start("with only_writer(folder / 'new'):", tmp_path)

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from pfge import Ensemble, StorageError, load_checkpoint
-from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.settings import ConfigError
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.run.result_lines import read_rows
 from pfge.lab.run.results import ComparisonRow
-from pfge.storage.bounded_files import UnreadableFileError, read_bounded
-from pfge.storage.files import read_json_object
+from pfge.storage.files import UnreadableFileError, read_bounded, read_json_object
 from tests.toys import make_mlp
 
 

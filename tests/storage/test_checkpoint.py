@@ -236,6 +236,7 @@ def same(first: Any, second: Any) -> bool:
     return repr(first) == repr(second)
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_found_or_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "state"
     save_checkpoint(path, SMALL)
@@ -287,6 +288,7 @@ def edited(tree: Any, chosen: random.Random) -> Any:
     return [*tree[:place], edited(tree[place], chosen), *tree[place + 1 :]]
 
 
+@pytest.mark.slow
 def test_every_edit_of_the_tree_is_found(tmp_path: Path) -> None:
     """Without a new digest all are; with one, what comes out is a state, or it is refused."""
     path, chosen = tmp_path / "state", random.Random(5)

@@ -240,7 +240,7 @@ def test_a_manifest_without_temperatures_has_none(folder: Path) -> None:
         {"member_temperatures": [1.0]},
         {"member_temperatures": [1.0, -1.0, 1.0]},
         {"member_temperatures": 2.0},
-        {"temperature": 10**400},
+        {"temperature": 1e308 * 10},
         {"temperature": []},
         {"temperature": [1.0, 0.0]},
         {"temperature": [1.0, float("inf")]},

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from pfge import StorageError
-from pfge.storage.files import write_tensors
-from pfge.storage.recorded_tensors import read_recorded, record_of, require_as_recorded, write_recorded
+from pfge.storage.files import read_recorded, record_of, require_as_recorded, write_recorded, write_tensors
 from tests.toys import assert_same_weights
 
 TENSORS = {"a": torch.arange(4.0), "b": torch.ones(2, dtype=torch.int64)}
@@ -75,7 +74,7 @@ def test_the_record_is_there_before_the_file(file: Path, monkeypatch: pytest.Mon
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pfge.storage.recorded_tensors.write_tensors", stop)
+    monkeypatch.setattr("pfge.storage.files.write_tensors", stop)
     with pytest.raises(KeyboardInterrupt):
         write_recorded(file, TENSORS)
     assert record_of(file).exists()

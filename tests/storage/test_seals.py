@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from pfge.storage.files import StorageError, read_json_object, write_json
-from pfge.storage.seals import KEY, BrokenSealError, is_sealed, seal, unseal
+from pfge.storage.files import (
+    KEY,
+    BrokenSealError,
+    StorageError,
+    is_sealed,
+    read_json_object,
+    seal,
+    unseal,
+    write_json,
+)
 
 VALUE: dict[str, Any] = {"name": "é\ud800", "numbers": [1, 1.0, -0.0, 1e-300, float("nan")], "none": None}
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from pfge.storage.tensor_bytes import _TYPES, raw_bytes, tensor_file
+from pfge.storage.files import _TYPES, raw_bytes, tensor_file
 
 
 def make(dtype: torch.dtype, count: int) -> Tensor:
@@ -101,3 +101,10 @@ def test_a_tensor_that_the_format_does_not_have_is_named(tensor: Tensor) -> None
         ValueError, match=r"a safetensors file holds dense tensors of numbers, got 'layer\.w' of"
     ):
         list(tensor_file({"first": torch.ones(1), "layer.w": tensor}))
+
+
+def test_the_name_that_the_format_reserves_is_refused_before_anything_is_written() -> None:
+    with pytest.raises(
+        ValueError, match=r"must not be named '__metadata__', .* rename the parameter or buffer"
+    ):
+        next(iter(tensor_file({"__metadata__": torch.zeros(1)})))

@@ -8,8 +8,7 @@ import pytest
 
 from pfge import Ensemble, StorageError
 from pfge.packed import PackSettings, pack_members
-from pfge.storage.manifest import MANIFEST
-from pfge.storage.usage import Usage
+from pfge.storage.manifest import MANIFEST, Usage
 from tests.packed.test_packed_members import close_members
 from tests.toys import make_mlp
 
@@ -58,6 +57,11 @@ def test_what_a_later_version_adds_is_left_out() -> None:
         ({"input_shape": [1 << 60]}, "input_shape must be above 0 and at most"),
         ({"outputs": True}, "outputs must be above 0 and at most 16777216, got True"),
         ({"resize": "9"}, "resize must be above 0 and at most 16777216, got '9'"),
+        ({"mean": [10**400], "std": [1]}, r"mean must be finite numbers, got \(1000"),
+        ({"input_shape": [1, 20_000, 20_000]}, "at most 8 dimensions and 4,194,304 numbers"),
+        ({"input_shape": [1, 8, 8], "resize": 33}, "resize must be at most 4 times the height"),
+        ({"classes": ["a"], "outputs": 2}, "a name for each output, got 1 names and 2 outputs"),
+        ({"input_shape": [3, 8, 8], "mean": [0], "std": [1]}, "a number for each channel of"),
         ({"channels": [3]}, r"channels must be above 0 and at most 16777216, got \[3\]"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pfge.lab.config.schema import Experiment
+from pfge.lab.config.settings import Experiment
 from studies import cifar10
 from studies.cifar10 import BASE, CHOICES, COMPARED, RATES, Study
 from studies.rates import rate_folder, rows_of
@@ -132,6 +132,7 @@ def test_a_row_that_needs_another_method_is_reported_with_it(tmp_path: Path) -> 
     }
 
 
+@pytest.mark.slow
 def test_the_page_says_what_was_not_run(recorded: Path) -> None:
     text = cifar10.results(recorded)
     assert text.startswith("**Unfinished.** Nothing is decided before all runs are made")
@@ -140,6 +141,7 @@ def test_the_page_says_what_was_not_run(recorded: Path) -> None:
     assert "choose, rate" not in text
 
 
+@pytest.mark.slow
 def test_the_finished_page_is_made_of_what_is_recorded(recorded: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for seed in cifar10.REPORTED:
@@ -169,6 +171,7 @@ def test_the_finished_page_is_made_of_what_is_recorded(recorded: Path, tmp_path:
     assert "each process; x, torch 2.13.0, Python 3.11.7." in text
 
 
+@pytest.mark.slow
 def test_the_page_in_the_docs_has_what_is_recorded(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(cifar10.PAGE.read_text())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pfge.compression.formats import FORMATS
+from pfge.compression.compress import FORMATS
 from studies import cifar10_views
 from studies.cifar10_views import STORED, measure, record_views, viewed_table
 from tests.lab.tiny import run, tiny
@@ -19,6 +19,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_views_of_swas_model_are_tta(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar10_views, "STORED", (("SWA", FORMATS[0]),))
     (tta,) = measure(finished, 1)

@@ -26,6 +26,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_temperature_of_the_mean_gives_what_the_comparison_has(finished: Path) -> None:
     found = [row for row in measure("digits", finished, 1, METHODS) if row.by == "pooled"]
     rows = {
@@ -46,7 +47,7 @@ def test_a_shared_temperature_gives_what_a_calibrated_ensemble_predicts(finished
     with open_run(finished, Reporter()) as session:
         validation, test = session.splits.validation, session.splits.test
         ensemble = session.load_ensemble(session.folder.ensemble(1, "FGE"))
-        fitted = ensemble.calibrated(session.in_batches(validation), validation.labels, by="shared")
+        fitted = ensemble.calibrated(session.in_batches(validation), by="shared")
         expected = session.task.summarize(fitted.evaluate(session.in_batches(test)))
         of_members = fitted.temperatures.members
     assert found.shared == pytest.approx(of_members[0] if of_members else 1.0, rel=1e-4)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge import Ensemble, Weights
-from pfge.tasks import Classification, MultiLabel, Regression, Task
+from pfge.tasks import CausalLM, Classification, MultiLabel, Regression, Task
 
 
 @dataclass
@@ -136,6 +136,14 @@ CASES = {
         torch.randn(5, 6, 4, generator=G),
         lambda z: z.argmax(dim=2),
         _second(2),
+        lambda z: z.softmax(dim=3).mean(0),
+    ),
+    "next tokens": Case(
+        CausalLM(),
+        _Tagger,
+        torch.randn(5, 6, 4, generator=torch.Generator().manual_seed(2)),
+        lambda z: z.argmax(dim=2).roll(1, dims=1),  # the prediction at t is for the target at t + 1
+        lambda z: _second(2)(z).roll(1, dims=1),
         lambda z: z.softmax(dim=3).mean(0),
     ),
     "labels": Case(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pfge.tasks import Classification, MultiLabel, Regression, Task
+from pfge.tasks import CausalLM, Classification, MultiLabel, Raw, Regression, Task
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from tests.tasks.fractions import Fractions
 
@@ -20,6 +20,9 @@ def test_the_default_is_left_out_and_comes_back() -> None:
     [
         Classification(),
         Classification(dim=-1, ignore_index=-100),
+        CausalLM(),
+        CausalLM(ignore_index=0),
+        Raw(),
         MultiLabel(),
         Regression(),
         Regression(noise="predicted"),
@@ -43,11 +46,11 @@ def test_a_known_task_is_made_of_its_entry() -> None:
     [
         (
             {"name": "Fractions", "options": {}},
-            r"knows, Classification, MultiLabel, Regression, got 'Fractions'; update pfge, or",
+            r"knows, Classification, CausalLM, MultiLabel, Regression, Raw, got 'Fractions'; update pfge, or",
         ),
         (
             {"name": "os.system", "options": {}},
-            r"this version knows, Classification, MultiLabel, Regression, got 'os\.system'",
+            r"this version knows, Classification, CausalLM, MultiLabel, Regression, Raw, got 'os\.system'",
         ),
         (
             {"name": "Classification", "options": {"dims": 1}},

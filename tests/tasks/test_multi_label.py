@@ -7,6 +7,8 @@ import torch
 from sklearn.metrics import average_precision_score, brier_score_loss, f1_score, log_loss
 from torch import Tensor, nn
 
+from pfge import Ensemble
+from pfge.calibration import scale_label_probabilities
 from pfge.tasks import MultiLabel
 
 TASK = MultiLabel()
@@ -116,3 +118,25 @@ def test_targets_that_do_not_fit_are_refused(targets: Tensor, message: str) -> N
 def test_what_is_no_probability_is_refused() -> None:
     with pytest.raises(ValueError, match=r"probabilities \[60, 3\] .* got .*; apply sigmoid"):
         TASK.score(LOGITS, TARGETS)
+
+
+def test_an_ensemble_predicts_float32_and_pools_and_scores_in_float64() -> None:
+    x, targets = torch.ones(1, 1), torch.tensor([[0, 1]])
+    members = [{"weight": torch.tensor([[z], [-z]])} for z in (20.0, 30.0)]
+    ensemble = Ensemble(members, lambda: nn.Linear(1, 2, bias=False), task=TASK)
+    for found in (ensemble.predict(x), ensemble.predict_members(x), ensemble.as_module()(x)):
+        assert found.dtype == torch.float32
+    # -log of the mean of both probabilities of the answers, which float32 rounds to 0.
+    expected = -math.log((math.exp(-20) + math.exp(-30)) / 2)
+    assert ensemble.evaluate([(x, targets)]).negative_log_likelihood() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_label_that_is_rounded_to_1_costs_what_rounding_hides_and_not_87_nats(dtype: torch.dtype) -> None:
+    p = torch.ones(1, 1, dtype=dtype)
+    found = TASK.score(p, torch.zeros(1, 1)).negative_log_likelihood()
+    below = (1 - torch.nextafter(p, torch.zeros_like(p)).double()).item()
+    assert found == pytest.approx(-math.log(below / 2))
+    assert scale_label_probabilities(p, 4.0).double().item() == pytest.approx(
+        1 / (1 + (below / 2) ** 0.25), rel=torch.finfo(dtype).eps
+    )

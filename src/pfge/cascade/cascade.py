@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from pfge.calibration import UNSCALED, Temperatures
 from pfge.cascade.fitted_to import require_fitted_to
 from pfge.ensemble import Ensemble
+from pfge.forward import TargetsAt
 from pfge.storage.files import StorageError, json_text, read_json_object, write_json
 from pfge.tasks import Classification, Pool
 from pfge.tasks.classification import require_classification, require_one_class
@@ -99,19 +101,22 @@ class Cascade:
         """Return the prediction for one batch."""
         return self.predict_batches(ensemble, [x])
 
-    def predict_batches(self, ensemble: Ensemble, batches: Iterable[Any]) -> CascadePrediction:
+    def predict_batches(
+        self, ensemble: Ensemble, batches: Iterable[Any], *, targets: TargetsAt = None
+    ) -> CascadePrediction:
         """Return the prediction for a data set, which is read once; unsure examples are kept in memory.
 
         Args:
             ensemble: With as many members as `order` names.
             batches: Tensors, or tuples, lists or dicts of tensors, with examples along the first dimension.
+            targets: As of `Ensemble.predict_batches`.
         """
         require_classification(ensemble.task, "a cascade")
         if len(ensemble) != len(self.order):
             raise ValueError(f"this cascade is of {len(self.order)} members, got {len(ensemble)} of them")
         require_fitted_to(ensemble, self.members, self.temperatures)
         stopped: list[tuple[Tensor, Tensor, Tensor]] = []
-        predict = ensemble._predictor(self.order[0])
+        predict = ensemble._predictor(self.order[0], targets=targets)
         waiting: list[_Waiting] = []
         examples = 0
         for batch in batches:
@@ -128,7 +133,7 @@ class Cascade:
         for asked, member in enumerate(self.order[1:], 2):
             if not waiting:
                 break
-            predict = ensemble._predictor(member)
+            predict = ensemble._predictor(member, targets=targets)
             for group in waiting:
                 group.add(predict(group.batch), ensemble.temperatures.weight_of(member))
             waiting = [g for group in waiting for g in self._settle(group, asked, ensemble, stopped)]
@@ -236,6 +241,14 @@ def _select(batch: Any, chosen: Tensor) -> Any:
     match batch:
         case Tensor():
             return batch[chosen.to(batch.device)]
+        case PackedSequence():
+            padded, lengths = pad_packed_sequence(batch, batch_first=True)
+            of_chosen = lengths[chosen.to(lengths.device)]
+            # Sequences that had to be sorted by their lengths still are.
+            is_sorted = batch.sorted_indices is None
+            return pack_padded_sequence(
+                padded[chosen.to(padded.device)], of_chosen, batch_first=True, enforce_sorted=is_sorted
+            )
         case Mapping():  # those of transformers are no dicts
             return {name: _select(value, chosen) for name, value in batch.items()}
         case tuple() if hasattr(batch, "_fields"):

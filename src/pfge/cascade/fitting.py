@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -12,9 +13,10 @@ from pfge.calibration import UNSCALED, Temperatures
 from pfge.cascade.cascade import NEVER, RULES, Cascade
 from pfge.cascade.fitted_to import temperatures_digest
 from pfge.ensemble import Ensemble
-from pfge.forward import require_order_of_targets
-from pfge.metrics.functional import negative_log_likelihood
-from pfge.metrics.scores import Scores, score_examples
+from pfge.forward import TargetsAt
+from pfge.member_predictions import predict_in_turn
+from pfge.metrics.scores import Scores, negative_log_likelihood, score_examples
+from pfge.rounding import ROUNDING, is_lower, lowest_first
 from pfge.tasks import Classification
 from pfge.tasks.classification import require_classification, require_one_class
 
@@ -25,8 +27,8 @@ _ENDS = 30  # tried for the first and the last of thresholds that fall
 def fit_cascade(
     ensemble: Ensemble,
     batches: Iterable[Any],
-    targets: Tensor,
     *,
+    targets: TargetsAt = None,
     max_accuracy_loss: float | None = None,
     max_nll_increase: float | None = None,
 ) -> Cascade:
@@ -39,12 +41,13 @@ def fit_cascade(
 
     Args:
         ensemble: Whose members answer.
-        batches: Validation data, read once for each member.
-        targets: Their classes, in order.
+        batches: Validation data, inputs and classes, read once for each member.
+        targets: Where batches other than pairs and dicts with `labels` have the classes, as of
+            `Ensemble.evaluate`.
         max_accuracy_loss: The share of examples that all members together get right and the cascade does
             not; 0.001 is 0.1 points. Those that only the cascade gets right make up for none of them:
             on other data that luck would be gone.
-        max_nll_increase: Above the negative log-likelihood of all members.
+        max_nll_increase: Above the negative log-likelihood of all members, up to rounding (1e-6 nats).
 
     References:
         Wang et al., "Wisdom of Committees: An Overlooked Approach To Faster and More Accurate Models",
@@ -60,20 +63,24 @@ def fit_cascade(
         >>> members = [{"weight": first.log()}, {"weight": second.log()}]
         >>> ensemble = pfge.Ensemble(members, lambda: torch.nn.Embedding(3, 2))
         >>> examples, targets = torch.arange(3), torch.tensor([0, 1, 0])
-        >>> cascade = pfge.fit_cascade(ensemble, [examples], targets, max_accuracy_loss=0.0)
+        >>> cascade = pfge.fit_cascade(ensemble, [(examples, targets)], max_accuracy_loss=0.0)
         >>> cascade.predict(ensemble, examples).evaluated
         tensor([1, 1, 1])
     """
     require_classification(ensemble.task, "a cascade")
     require_a_loss(max_accuracy_loss, max_nll_increase)  # before any prediction
-    require_order_of_targets(batches)
-    answers = []
-    for member in ensemble.predict_each(batches):
-        require_one_class(member, "a cascade")
-        answers.append(member.cpu())
+    classes: dict[int, Tensor] = {}
+
+    def keep(predictions: Tensor, batch: Any, start: int) -> Tensor:
+        require_one_class(predictions, "a cascade")
+        classes[start] = ensemble.task.targets_of(batch, targets).cpu()
+        return predictions.cpu()
+
+    load = partial(ensemble._predictor, targets=targets)
+    answers = torch.stack(list(predict_in_turn(load, ensemble._numbers(), batches, keep)))
     cascade = fit_to_answers(
-        torch.stack(answers),
-        targets.cpu(),
+        answers,
+        torch.cat(list(classes.values())),
         ensemble.temperatures,
         max_accuracy_loss=max_accuracy_loss,
         max_nll_increase=max_nll_increase,
@@ -103,16 +110,18 @@ def fit_to_answers(
     most_lost = torch.inf if max_accuracy_loss is None else max_accuracy_loss
     most_nll = torch.inf if max_nll_increase is None else whole_nll + max_nll_increase
 
-    best, fewest = (orders[0], RULES[0], [NEVER] * (members - 1)), (float(members), torch.inf)
+    best, fewest, lowest = (orders[0], RULES[0], [NEVER] * (members - 1)), float(members), torch.inf
 
     def try_out(stages: _Stages, rule: str, thresholds: list[float]) -> None:
-        nonlocal best, fewest
+        nonlocal best, fewest, lowest
         stop = stages.stop(rule, thresholds)
         nll = stages.log_loss.gather(0, stop).mean().item()
         lost = (right - stages.correct.gather(0, stop)).clamp(min=0).mean().item()
-        cost = (stop + 1).double().mean().item(), nll
-        if cost < fewest and nll <= most_nll and lost <= most_lost:
-            best, fewest = (stages, rule, thresholds), cost
+        if is_lower(most_nll, nll) or is_lower(most_lost, lost):
+            return  # it loses more than stated, also up to rounding
+        evaluated = (stop + 1).double().mean().item()
+        if evaluated < fewest or (evaluated == fewest and is_lower(nll, lowest)):
+            best, fewest, lowest = (stages, rule, thresholds), evaluated, nll
 
     for stages, rule in product(orders, RULES):
         for threshold in stages.confidences(_THRESHOLDS):
@@ -136,7 +145,7 @@ def require_a_loss(max_accuracy_loss: float | None, max_nll_increase: float | No
 
 def _orders(answers: Tensor, targets: Tensor) -> list[list[int]]:
     forwards = list(range(len(answers)))
-    best_first = sorted(forwards, key=lambda member: negative_log_likelihood(answers[member], targets))
+    best_first = lowest_first(forwards, key=lambda member: negative_log_likelihood(answers[member], targets))
     return [forwards, forwards[::-1], best_first]
 
 
@@ -165,9 +174,13 @@ class _Stages:
         self._agreed = (votes == votes[0]).cummin(dim=0).values
 
     def confidences(self, count: int) -> list[float]:
-        """Return so many confidences that occur, evenly spread, the lowest first."""
+        """Return so many confidences that occur, evenly spread, the lowest first.
+
+        They are lower by what rounding may change, so that an example stops on any machine if its confidence
+        is a threshold.
+        """
         found = self._confidence.flatten().sort().values
-        return sorted(set(found[even_places(len(found), count)].tolist()))
+        return sorted(set((found[even_places(len(found), count)] - ROUNDING).tolist()))
 
     def stop(self, rule: str, thresholds: list[float]) -> Tensor:
         """Return the number of the stage, from 0, at which each example stops, [1, N]."""

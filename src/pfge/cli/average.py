@@ -4,23 +4,29 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.checkpoint_arguments import add_checkpoint_arguments, in_words, open_session_for
+from pfge.cli.arguments import (
+    add_checkpoint_arguments,
+    in_words,
+    open_session_for,
+    require_new_folder,
+)
 
 if TYPE_CHECKING:
-    from pfge.lab.experiments.checkpoints import Average
+    from pfge.lab.experiments.paths import Average
     from pfge.tasks import Task
 
 HELP = "average checkpoints that lie on disk into one model"
 DESCRIPTION = """
-Write the mean of checkpoints as one .safetensors file; two of them are in memory at a time. With --config,
-refresh BatchNorm on training data, measure the checkpoints and their mean on validation data, and report
-adjacent checkpoints that do not lie in one valley.
+Write an ensemble folder whose only member is the mean of checkpoints; Ensemble.load and the other commands
+open it. Two checkpoints are in memory at a time. With --config, refresh BatchNorm on training data, measure
+the checkpoints and their mean on validation data, and report adjacent checkpoints that do not lie in one
+valley.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    add_checkpoint_arguments(parser, out="the .safetensors file to write")
+    add_checkpoint_arguments(parser, out="the folder of the ensemble")
     parser.add_argument(
         "--greedy",
         action="store_true",
@@ -30,29 +36,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Average, write the model and print what it is worth."""
-    from pfge.lab.experiments.checkpoints import average_with_data
+    from pfge.lab.experiments.paths import average_with_data, name_of_average
     from pfge.lab.run.progress import Reporter
-    from pfge.lab.training.checkpoint_files import average_checkpoints
-    from pfge.storage.files import StorageError, write_tensors
+    from pfge.lab.training.checkpoint_files import average_checkpoints, read_as_member
+    from pfge.packed.saved_ensemble import SavedEnsemble
+    from pfge.storage.files import StorageError
 
     out: Path = options.out
-    if out.suffix != ".safetensors":
-        raise StorageError(f"--out must end in .safetensors, got {out.name}")
-    if out.resolve() in {path.resolve() for path in options.checkpoints}:
-        raise StorageError(f"--out must not be one of the checkpoints, got {out}; choose another name")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    require_new_folder(options)
+    if out.suffix == ".safetensors":
+        raise StorageError(
+            f"--out must be a folder, got {out}; give {out.with_suffix('')}, in which the "
+            "weights will be one .safetensors file"
+        )
     if session := open_session_for(options):
         average = average_with_data(session, options.checkpoints, greedy=options.greedy)
-        write_tensors(out, average.weights)
-        print(f"{out}: the mean of {len(average.used)} checkpoints")
+        average.ensemble.save(out)
+        print(f"{out}: {average.ensemble.method}")
         _print_quality(average, options.checkpoints, session.task)
         return 0
     if options.greedy:
         raise StorageError("--greedy needs validation data; give --config CONFIG")
     with Reporter().task("reading checkpoints", len(options.checkpoints)) as advance:
-        mean = average_checkpoints(options.checkpoints, on_file=lambda done: advance(done, ""))
-    write_tensors(out, mean)
-    print(f"{out}: the mean of {len(options.checkpoints)} checkpoints")
+        mean = average_checkpoints(
+            options.checkpoints, read=read_as_member, on_file=lambda done: advance(done, "")
+        )
+    method = name_of_average(len(options.checkpoints))
+    SavedEnsemble([mean], method, None, [None]).write(out)
+    print(f"{out}: {method}; its task is taken to be classification, give --config CONFIG for another")
     if any(name.endswith("running_mean") for name in mean):
         print(
             "The model has BatchNorm, whose statistics were averaged too; give --config CONFIG to compute "

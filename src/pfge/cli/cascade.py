@@ -4,7 +4,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of, written_file
+from pfge.cli.arguments import (
+    WHERE_FROM,
+    add_ensemble_arguments,
+    load_saved_ensemble,
+    open_session_of,
+    written_file,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,7 +19,7 @@ if TYPE_CHECKING:
     from pfge.ensemble import Ensemble
     from pfge.lab.data import DataPart
     from pfge.lab.session import Session
-    from pfge.reports.tables.cascade import MeasuredWay
+    from pfge.reports.tables.ensembles import MeasuredWay
 
 HELP = "evaluate fewer members: stop where the prediction is confident"
 DESCRIPTION = f"""
@@ -44,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Fit the cascade, write it, and print its quality and cost."""
+    from pfge.calibration import UNSCALED, fit_temperature, log_probabilities
     from pfge.cascade.fitting import bind_to, fit_to_answers, require_a_loss
     from pfge.cli.tables import print_cascade
 
@@ -56,17 +63,22 @@ def run(options: argparse.Namespace) -> int:
     session = open_session_of(options)
     session.require_one_class("a cascade")
     validation, test = session.validation_for("fitting a cascade"), session.splits.test
-    ensemble = session.load_ensemble(options.ensemble)
+    ensemble = load_saved_ensemble(session, options.ensemble)
     answers, _ = _predict(session, ensemble, validation, "validation data")
-    fitted = fit_to_answers(answers, validation.labels.cpu(), ensemble.temperatures, **losses)
-    cascade = bind_to(fitted, ensemble)
+    targets = validation.labels.cpu()
+    cascade = bind_to(fit_to_answers(answers, targets, ensemble.temperatures, **losses), ensemble)
+    is_calibrated = ensemble.temperatures != UNSCALED
+    own = 1.0
+    if is_calibrated:  # so is the one member, at the temperature that it has alone
+        own = fit_temperature(log_probabilities(answers[cascade.order[0]]), targets).value
     session.engine.first_does(lambda: cascade.save(out))
     answers, seconds = _predict(session, ensemble, test, "test data")
     if session.engine.is_first:
         print_cascade(
-            _measure(cascade, ensemble, answers, test.labels.cpu(), seconds),
+            _measure(cascade, ensemble, answers, test.labels.cpu(), seconds, own),
             session.task,
             f"{ensemble.method or 'ensemble'}, {len(ensemble)} members: test set, {len(test):,} examples",
+            calibrated=is_calibrated,
         )
         print(f"{_describe(cascade)}: {out}")
     return 0
@@ -92,16 +104,31 @@ def _predict(
 
 
 def _measure(
-    cascade: "Cascade", ensemble: "Ensemble", answers: "Tensor", labels: "Tensor", seconds: list[float]
+    cascade: "Cascade",
+    ensemble: "Ensemble",
+    answers: "Tensor",
+    labels: "Tensor",
+    seconds: list[float],
+    own: float,
 ) -> "list[MeasuredWay]":
-    """Return what one member, the cascade and all members are worth, from what members answered."""
+    """Return the scores and cost of one member, the cascade and all members.
+
+    Args:
+        cascade: The fitted cascade.
+        ensemble: Its ensemble.
+        answers: The members' probabilities, [K, N, C].
+        labels: The true classes, [N].
+        seconds: The time that each member took.
+        own: The temperature of the one member alone.
+    """
+    from pfge.calibration import Temperatures
     from pfge.cascade.cascade import NEVER, Cascade
     from pfge.metrics.scores import score_examples
-    from pfge.reports.tables.cascade import MeasuredWay
+    from pfge.reports.tables.ensembles import MeasuredWay
 
     first = cascade.order[0]
     ways = {
-        "one member": Cascade((0,), NEVER).replay(answers[first : first + 1]),
+        "one member": Cascade((0,), NEVER).replay(answers[first : first + 1], Temperatures(own)),
         "cascade": cascade.replay(answers, ensemble.temperatures),
         "all members": Cascade(cascade.order, NEVER).replay(answers, ensemble.temperatures),
     }

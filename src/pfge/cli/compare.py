@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.experiment_arguments import RUNS, add_experiment_arguments, load_chosen_experiments
-from pfge.cli.setting_arguments import prepare_workers
+from pfge.cli.arguments import RUNS, add_experiment_arguments, load_chosen_experiments, prepare_workers
 
 if TYPE_CHECKING:
-    from pfge.lab.config.schema import Experiment
-    from pfge.lab.experiments.cost import Cost
+    from pfge.lab.config.settings import Experiment
+    from pfge.lab.experiments.compare import Cost
 
 WORKERS = (1, 2, 4, 8)
 """Numbers of workers for which a dry run tells the time."""
@@ -28,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="only print the parts, their iterations and, after timing a few, the hours of training",
+        help="only print the sizes of the data, the parts, their iterations and, after timing a few, the "
+        "hours of training",
     )
 
 
@@ -39,8 +39,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = load_chosen_experiments(options)
 
     import pfge.cli.tables  # noqa: F401 - while workers import what they need
-    from pfge.lab.experiments.compare import compare_all
-    from pfge.lab.experiments.cost import find_cost
+    from pfge.lab.experiments.compare import compare_all, find_cost
     from pfge.lab.launch.driver import UnitsMissingError
     from pfge.lab.run.progress import Reporter
 
@@ -74,11 +73,12 @@ def _print_results(chosen: "Sequence[tuple[Experiment, Path]]", out: Path | None
 
 
 def _print_costs(costs: "dict[str, Cost]") -> None:
-    from pfge.lab.experiments.cost import seconds_of_all
+    from pfge.lab.experiments.compare import seconds_of_all
 
     for name, cost in costs.items():
         if len(costs) > 1:
             print(f"{name}:")
+        print(cost.data)
         for unit in cost.units:
             print(f"{unit.iterations:>12,}  {unit.name}")
         print(f"{cost.iterations:>12,}  iterations in {len(cost.units)} parts; {cost.done} parts are done")

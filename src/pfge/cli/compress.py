@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import (
+from pfge.cli.arguments import (
     WHERE_FROM,
     add_ensemble_arguments,
     is_in_run,
@@ -16,8 +16,8 @@ from pfge.cli.ensemble_arguments import (
 )
 
 if TYPE_CHECKING:
+    from pfge.compression.compress import Target
     from pfge.compression.quality import Quality
-    from pfge.compression.targets import Target
     from pfge.ensemble import Ensemble
     from pfge.lab.session import Session
     from pfge.packed import PackSettings

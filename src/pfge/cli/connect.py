@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pfge.cli.setting_arguments import (
+from pfge.cli.arguments import (
     add_launcher_argument,
     add_run_arguments,
     given_settings,

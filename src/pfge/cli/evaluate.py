@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of, written_file
+from pfge.cli.arguments import (
+    WHERE_FROM,
+    add_ensemble_arguments,
+    load_saved_ensemble,
+    open_session_of,
+    written_file,
+)
 
 if TYPE_CHECKING:
     from pfge.calibration import Calibration, Temperatures
@@ -64,9 +70,7 @@ def run(options: argparse.Namespace) -> int:
     out = written_file(options, "evaluation.json")
     session = open_session_of(options)
     engine = session.engine
-    ensemble = session.load_ensemble(folder)
-    if not folder.exists():  # w0, which is not saved as an ensemble, gets a folder for its results
-        engine.first_does(lambda: ensemble.save(folder))
+    ensemble = load_saved_ensemble(session, folder)
     if options.calibrate:
         ensemble = calibrate(session, ensemble, options.calibrate)
         engine.first_does(lambda: ensemble.save(folder))

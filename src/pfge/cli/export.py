@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfge.cli.arguments import WHERE_FROM, add_ensemble_arguments, members_in_words
 from pfge.cli.compress import parse_bytes
-from pfge.cli.deployed_ensemble import open_deployed
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, members_in_words
+from pfge.cli.predict import open_deployed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     """Export, and print what the file contains."""
     from pfge.export import export_onnx, export_torch
     from pfge.lab.run.progress import Reporter
-    from pfge.tasks import Regression
+    from pfge.tasks import Raw, Regression
     from pfge.weights import count_bytes
 
     if options.format == "torch" and (options.form or options.memory):
@@ -70,9 +70,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         exported = export_torch(ensemble, options.out, batch)
     weights = "packed" if exported.packed else "as they are"
+    kinds: dict[type, str] = {Regression: "means and variances", Raw: "outputs"}
+    predicted = kinds.get(type(ensemble.task), "probabilities")
     print(
         f"{exported.path}: {members}, {exported.bytes:,} bytes, weights {weights}, "
-        f"{'means and variances' if isinstance(ensemble.task, Regression) else 'probabilities'} within "
+        f"{predicted} within "
         f"{exported.largest_difference:.1g} of PyTorch's; "
         f"inputs {_shape(example)}, {_normalization(deployed.normalization)}"
     )

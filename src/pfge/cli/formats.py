@@ -2,7 +2,7 @@
 
 import argparse
 
-from pfge.cli.setting_arguments import add_run_arguments, given_settings
+from pfge.cli.arguments import add_run_arguments, given_settings
 
 HELP = "measure every ensemble of a run in every storage format, whole and as a cascade"
 DESCRIPTION = """

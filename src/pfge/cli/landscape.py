@@ -2,7 +2,7 @@
 
 import argparse
 
-from pfge.cli.setting_arguments import add_run_arguments, given_settings
+from pfge.cli.arguments import add_run_arguments, given_settings
 
 HELP = "draw the loss on the plane through three members"
 DESCRIPTION = """

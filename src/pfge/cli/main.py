@@ -34,6 +34,7 @@ from pfge.cli import (
     verify,
     views,
 )
+from pfge.cli.missing_extra import find_extra
 from pfge.reports.printable import printable
 
 # Each is a module with HELP, DESCRIPTION, add_arguments and run, named as its command.
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subparser = commands.add_parser(_name(command), help=command.HELP, description=command.DESCRIPTION)
         command.add_arguments(subparser)
         flags = {a.dest: a.option_strings[-1] for a in subparser._actions if a.option_strings}
-        subparser.set_defaults(run=command.run, flags=flags)
+        subparser.set_defaults(run=command.run, prog=subparser.prog, flags=flags)
     options = parser.parse_args(arguments)
     if options.completion:
         return _print_completion(parser, options.completion)
@@ -101,6 +102,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         message = name_options(" ".join(str(error).splitlines()), _flags_for(options))
         print(f"pfge: error: {printable(message)}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        extra = find_extra(error.name or "")
+        if options.traceback or extra is None:
+            raise
+        print(
+            f"pfge: error: {options.prog} needs the package {error.name}, which is not installed; "
+            f'pip install "pfge[{extra}]"',
+            file=sys.stderr,
+        )
         return 2
     except (MemoryError, RuntimeError) as error:
         reason = _known_reason(error)
@@ -150,7 +161,7 @@ def _print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
     try:
         import shtab
     except ImportError:
-        print("pfge: error: --completion needs shtab; pip install 'pfge[completion]'", file=sys.stderr)
+        print('pfge: error: --completion needs shtab; pip install "pfge[completion]"', file=sys.stderr)
         return 2
     print(shtab.complete(parser, shell))
     return 0

@@ -84,8 +84,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _setting(options: argparse.Namespace) -> "Setting":
-    from pfge.lab.config.schema import EnsembleSettings, Experiment
-    from pfge.lab.data.ordering import count_batches
+    from pfge.lab.config.settings import EnsembleSettings, Experiment
+    from pfge.lab.data.base import count_batches
     from pfge.lab.planner import planned_methods
 
     if options.batch_size < 1:

@@ -2,7 +2,12 @@
 
 import argparse
 
-from pfge.cli.checkpoint_arguments import add_checkpoint_arguments, in_words, open_session_for
+from pfge.cli.arguments import (
+    add_checkpoint_arguments,
+    in_words,
+    open_session_for,
+    require_new_folder,
+)
 
 HELP = "make an ensemble out of checkpoints that lie on disk"
 DESCRIPTION = """
@@ -20,9 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the ensemble and print what it is worth."""
     from pfge.lab.evaluation.evaluate import evaluate_on
-    from pfge.lab.experiments.checkpoints import checkpoint_members, pooled_checkpoints
+    from pfge.lab.experiments.paths import checkpoint_members, pooled_checkpoints
     from pfge.packed.saved_ensemble import SavedEnsemble
 
+    require_new_folder(options)
     paths = options.checkpoints
     written = f"{options.out}: an ensemble of {len(paths)} checkpoints"
     session = open_session_for(options)

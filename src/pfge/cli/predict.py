@@ -2,16 +2,102 @@
 
 import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pfge.cli.deployed_ensemble import open_deployed
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments
+from pfge.cli.arguments import WHERE_FROM, add_ensemble_arguments, load_experiment_of, open_session_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
-    from pfge.cli.deployed_ensemble import DeployedEnsemble
+    from pfge.ensemble import Ensemble
+    from pfge.lab.config.settings import Experiment
+    from pfge.lab.data import Normalization
+    from pfge.lab.engine import Engine
+    from pfge.storage.manifest import Usage
+
+
+@dataclass(frozen=True)
+class DeployedEnsemble:
+    """An ensemble, the engine it predicts on, and how its inputs are made.
+
+    Attributes:
+        ensemble: Its forward pass is the plain one, in float32.
+        usage: Of its manifest, or of its run's data if the manifest has none.
+        engine: The hardware.
+        experiment: The settings of its run, or the given ones.
+        example: A few inputs; numbers at random if the data is not there.
+    """
+
+    ensemble: "Ensemble"
+    usage: "Usage"
+    engine: "Engine"
+    experiment: "Experiment"
+    example: Any
+
+    @property
+    def normalization(self) -> "Normalization | None":
+        """Of pictures; None for data of other kinds."""
+        from pfge.lab.data import Normalization
+
+        return Normalization(self.usage.mean, self.usage.std) if self.usage.mean and self.usage.std else None
+
+
+def open_deployed(options: argparse.Namespace, examples: int) -> DeployedEnsemble:
+    """Load an ensemble; its data is read only if the manifest does not say how inputs are made.
+
+    Args:
+        options: Of the command.
+        examples: How many example inputs to make.
+
+    Raises:
+        StorageError: The ensemble is missing or damaged, or of another task than the config names.
+    """
+    from pfge.ensemble import Ensemble
+    from pfge.lab.engine import Engine
+    from pfge.lab.models import build_model
+    from pfge.lab.models.registry import require_fitting_members
+    from pfge.lab.session import require_task
+    from pfge.storage.files import StorageError
+
+    path: Path = options.ensemble
+    usage = _read_usage(path)
+    if usage.outputs is None or usage.input_shape is None:
+        session = open_session_of(options)
+        ensemble = require_task(Ensemble.load(path, session.build_model), session.task, path)
+        example = session.first_inputs(examples)
+        return DeployedEnsemble(ensemble, session.usage, session.engine, session.experiment, example)
+    experiment = load_experiment_of(options, reads_data=False)
+    engine, settings = Engine(experiment.engine), experiment.model
+    sizes = {"classes": usage.outputs, "channels": usage.channels, **settings.options}
+
+    def build() -> "nn.Module":
+        return engine.place(build_model(settings.name, **sizes))
+
+    ensemble = Ensemble.load(path, build)
+    if len(ensemble):
+        try:
+            require_fitting_members(ensemble.members[0], settings.name, **sizes)
+        except ValueError as error:
+            raise StorageError(f"{path} does not fit the model {settings.name!r}: {error}") from None
+    task = experiment.task.make()
+    if task is not None:
+        require_task(ensemble, task, path)
+    return DeployedEnsemble(ensemble, usage, engine, experiment, _draw(examples, usage.input_shape))
+
+
+def _read_usage(path: "Path") -> "Usage":
+    from pfge.storage.manifest import MANIFEST, Usage, read_manifest
+
+    return Usage.from_manifest(path / MANIFEST, read_manifest(path).get("usage"))
+
+
+def _draw(count: int, shape: tuple[int, ...]) -> "Tensor":
+    """Return inputs that are as large as normalized ones."""
+    import torch
+
+    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
 
 
 HELP = "predict image files, or rows of a .npy file"
@@ -44,11 +130,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a line for each example; return 2 if one could not be read or predicted."""
-    import json
-
     from pfge.cli.predictions import describe, explain
     from pfge.lab.data import DataError
-    from pfge.reports.printable import printable
+    from pfge.reports.printable import printable, printable_json
 
     if options.top is not None and options.top < 1:
         raise ValueError(f"--top must be at least 1, got {options.top}")
@@ -70,7 +154,7 @@ def run(options: argparse.Namespace) -> int:
             continue
         described = describe(deployed.ensemble.task, predictions, deployed.usage.classes or (), options.top)
         if options.json:
-            print(json.dumps({"file": name, **described}, ensure_ascii=False))
+            print(printable_json({"file": name, **described}))
         else:
             print(printable(f"{name}: {explain(described)}"))
     return 2 if failed else 0
@@ -84,8 +168,7 @@ def _report(error: str) -> None:
 
 def _read(deployed: "DeployedEnsemble", path: Path) -> "list[Tensor]":
     """Return the inputs in a file: one of a picture, or all examples of an array."""
-    from pfge.lab.data.array_inputs import read_array_inputs
-    from pfge.lab.data.pictures.single_inputs import read_picture_inputs
+    from pfge.lab.data.single_inputs import read_array_inputs, read_picture_inputs
 
     shape = deployed.usage.input_shape
     if shape is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pfge.tasks import MultiLabel, Regression, Task
+from pfge.tasks import MultiLabel, Raw, Regression, Task
 from pfge.tasks.classification import require_one_class
 
 CLASSES = 3
@@ -13,7 +13,7 @@ CLASSES = 3
 
 
 def describe(task: Task, predictions: Tensor, names: Sequence[str], top: int | None) -> dict[str, Any]:
-    """Return one example's prediction as JSON: its classes, its labels, or mean and standard deviation.
+    """Return one example's prediction as JSON: classes, labels, mean and standard deviation, or outputs.
 
     Args:
         task: What the prediction means.
@@ -24,6 +24,8 @@ def describe(task: Task, predictions: Tensor, names: Sequence[str], top: int | N
     if isinstance(task, Regression):
         mean, variance = predictions.double().unbind(-1)
         return {"mean": mean.tolist(), "standard_deviation": variance.sqrt().tolist()}
+    if isinstance(task, Raw):
+        return {"outputs": predictions.tolist()}
     require_one_class(predictions[None], "pfge predict")
     named = names or [str(number) for number in range(len(predictions))]
     if isinstance(task, MultiLabel) and top is None:
@@ -38,5 +40,7 @@ def explain(described: dict[str, Any]) -> str:
     match described:
         case {"mean": means, "standard_deviation": deviations}:
             return ", ".join(f"{m:.4g} ± {s:.2g}" for m, s in zip(means, deviations, strict=True))
+        case {"outputs": outputs}:
+            return str(outputs)
     (found,) = described.values()
     return ", ".join(f"{name} {100 * p:.1f} %" for name, p in found.items())

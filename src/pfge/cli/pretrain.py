@@ -3,8 +3,7 @@
 import argparse
 from dataclasses import replace
 
-from pfge.cli.experiment_arguments import add_experiment_arguments, load_chosen_experiments
-from pfge.cli.setting_arguments import prepare_workers
+from pfge.cli.arguments import add_experiment_arguments, load_chosen_experiments, prepare_workers
 
 HELP = "train or load the start weights w0 of a comparison"
 DESCRIPTION = """

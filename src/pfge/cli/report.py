@@ -115,9 +115,7 @@ def _choose(
 
 def _write_tables(chosen: "list[tuple[str, Table]]", kind: str, out: Path | None) -> None:
     """Write or print tables; as CSV each has a file of its own, because programs read one table from one."""
-    from pfge.reports.tables.render_csv import to_csv
-    from pfge.reports.tables.render_latex import PREAMBLE, to_latex
-    from pfge.reports.tables.render_markdown import to_markdown
+    from pfge.reports.tables.render import PREAMBLE, to_csv, to_latex, to_markdown
     from pfge.storage.files import write_text
 
     if kind == "csv" and len(chosen) > 1:

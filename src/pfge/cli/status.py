@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_states(path: Path) -> None:
-    from pfge.lab.experiments.comparison_units import units_of_run
+    from pfge.lab.experiments.compare import units_of_run
     from pfge.lab.launch.status import find_states
     from pfge.lab.run.folder import RunFolder
 

@@ -1,13 +1,14 @@
 """Tables and messages that the commands print in a terminal."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch import distributed
 
-from pfge.lab.config.schema import Experiment
+from pfge.lab.config.settings import Experiment
 from pfge.lab.planner import Plan
-from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.folder import RunFolder, problem_of_scores
 from pfge.lab.run.result_lines import read_rows
 from pfge.lab.run.results import (
     ComparisonRow,
@@ -22,16 +23,18 @@ from pfge.reports.contents import comparison_tables
 from pfge.reports.page.page import make_page
 from pfge.reports.run import Run
 from pfge.reports.statistics import Estimate, main_metrics
-from pfge.reports.tables.cascade import MeasuredWay, cascade_table
-from pfge.reports.tables.cells import Number
-from pfge.reports.tables.connectivity import connectivity_tables
-from pfge.reports.tables.diagnosis import diagnosis_table, in_words
-from pfge.reports.tables.evaluation import count_members, evaluation_tables
-from pfge.reports.tables.formats import formats_table
-from pfge.reports.tables.methods import methods_table
-from pfge.reports.tables.plans import plans_table
-from pfge.reports.tables.render_terminal import console, print_table
-from pfge.reports.tables.runs import name_runs, runs_table
+from pfge.reports.tables.diagnosis import connectivity_tables, diagnosis_table, in_words
+from pfge.reports.tables.ensembles import (
+    MeasuredWay,
+    cascade_table,
+    count_members,
+    evaluation_tables,
+    formats_table,
+    plans_table,
+)
+from pfge.reports.tables.methods import methods_table, name_runs, runs_table
+from pfge.reports.tables.render import console, print_table
+from pfge.reports.tables.table import Number
 from pfge.storage.files import write_text
 from pfge.tasks import Task
 
@@ -43,6 +46,8 @@ def print_comparison(rows: Sequence[ComparisonRow], experiment: Experiment, path
     title = f"{experiment.name}: {experiment.model.name} on {experiment.data.name}, test set"
     folder = RunFolder(path)
     formats = read_rows(folder.formats, FormatRow).rows
+    for problem in filter(None, (problem_of_scores(folder.scores(row.seed, row.method)) for row in rows)):
+        warnings.warn(problem, stacklevel=2)
     for table in comparison_tables(folder, rows, formats, margins=experiment.margins):
         print_table(table, f"{title}, {table.title}")
     _say(f"Config, results and ensembles: {path}")
@@ -117,9 +122,9 @@ def print_plans(plans: Sequence[Plan], title: str) -> None:
         print(line)
 
 
-def print_cascade(ways: Sequence[MeasuredWay], task: Task, title: str) -> None:
-    """Print the quality and cost of a cascade, beside those of one member and of all."""
-    print_table(cascade_table(ways, task, title))
+def print_cascade(ways: Sequence[MeasuredWay], task: Task, title: str, *, calibrated: bool) -> None:
+    """Print the quality and cost of a cascade, beside those of one member and of all; see `cascade_table`."""
+    print_table(cascade_table(ways, task, title, calibrated=calibrated))
 
 
 def _where(plan: Plan) -> str:

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from pfge.cli.checkpoint_arguments import in_words
-from pfge.cli.ensemble_arguments import WHERE_FROM, add_ensemble_arguments, open_session_of
+from pfge.cli.arguments import WHERE_FROM, add_ensemble_arguments, in_words, open_session_of
 
 HELP = "write a copy of an ensemble that sees each picture in several views"
 DESCRIPTION = f"""
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the copy, and print what views change on validation data."""
-    from pfge.lab.evaluation.augmented_passes import views_in
+    from pfge.lab.evaluation.passes import views_in
     from pfge.storage.manifest import prepare_for_overwrite
 
     out: Path = options.out
@@ -51,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     seen = plain.in_views(views)
     data = session.splits.validation
     if len(data):
-        seen = seen.calibrated(session.in_batches(data), data.labels)
+        seen = seen.calibrated(session.in_batches(data))
     if not session.engine.is_first:
         return 0
     seen.save(out)
@@ -62,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print(f"{out}: {len(views)} views of each picture, temperature {seen.temperatures.pooled:.3f}")
     # Both at a temperature, so that the difference is that of the views alone.
-    at_temperature = plain.calibrated(session.in_batches(data), data.labels)
+    at_temperature = plain.calibrated(session.in_batches(data))
     print(f"On {len(data):,} validation examples, each at its own temperature:")
     for name, ensemble in (("pictures as they are", at_temperature), ("in views", seen)):
         metrics = session.task.summarize(ensemble.evaluate(session.in_batches(data)))

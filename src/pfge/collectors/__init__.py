@@ -1,12 +1,10 @@
 """What to keep of a trajectory: one file a method."""
 
-from pfge.collectors.averaging import OneMean, RunningMean
+from pfge.collectors.averaging import EMA, SWA, OneMean, RunningMean
 from pfge.collectors.base import Collector, Restart
-from pfge.collectors.ema import EMA
 from pfge.collectors.fge import FGE
 from pfge.collectors.pfge import PFGE
 from pfge.collectors.star import Star
-from pfge.collectors.swa import SWA
 from pfge.collectors.swag import SWAG
 
 __all__ = ["EMA", "FGE", "PFGE", "SWA", "SWAG", "Collector", "OneMean", "Restart", "RunningMean", "Star"]

@@ -1,4 +1,4 @@
-"""The mean of a stream of weights, in float32 at least, and what SWA and EMA make of it."""
+"""SWA and EMA: collectors that keep one running average of the weights."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from pfge.averages import Move
-from pfge.collectors.base import Collector
-from pfge.frozen import shared_part, without
-from pfge.weights import Weights, accumulator, describe_weights, keep_weights
+from pfge.collectors.base import Collector, require_cycle
+from pfge.schedules import require_whole
+from pfge.weights import Weights, accumulator, describe_weights, keep_weights, shared_part, without
 
 
 class RunningMean:
@@ -126,6 +126,8 @@ class OneMean(Collector):
         (PolynomialAverage(every=1), [{'w': tensor(5.)}])
     """
 
+    averages = True
+
     def __init__(self, *, average_start: bool):
         self.average_start = average_start
         self._mean: RunningMean | None = None
@@ -135,6 +137,10 @@ class OneMean(Collector):
         """Take note of the start point."""
         self._mean = RunningMean(weights, counted=self.average_start, copied=buffers)
         self._last = None
+
+    def needs_low_rate(self, iteration: int) -> bool:  # noqa: ARG002
+        """Return False: a mean over a whole path has points at all rates."""
+        return False
 
     def take(self, iteration: int, weights: Weights) -> None:
         """Let the weights join the mean."""
@@ -170,3 +176,99 @@ class OneMean(Collector):
         """Continue from a state."""
         self._last = state["last"]
         self._mean = state["mean"] and RunningMean.from_state(state["mean"])
+
+
+class SWA(OneMean):
+    """Keep the mean of the weights at the end of every cycle: one member.
+
+    With w_0 the start point and w_i the weights after iteration i, the mean after n cycles of c iterations is
+
+        (w_0 + w_c + w_2c + ... + w_nc) / (n + 1)
+
+    Args:
+        cycle: Iterations between two averaged points (the paper's c).
+        phase: Where in the cycle they lie: at iterations i with i mod cycle = phase.
+        average_start: Whether the start point counts once in the mean, as in the paper.
+
+    References:
+        Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018.
+        Guo, Jin, Liu, "PFGE: Parsimonious Fast Geometric Ensembling of DNNs", ICIC 2023, Algorithm 1.
+
+    Example:
+        The mean of the start 0 and of the points 6 and 12:
+
+        >>> import torch
+        >>> from pfge import SWA
+        >>> collector = SWA(cycle=2)
+        >>> collector.begin({"w": torch.tensor(0.0)})
+        >>> for iteration in range(1, 5):
+        ...     collector.observe(iteration, {"w": torch.tensor(3.0 * iteration)})
+        >>> collector.members()
+        [{'w': tensor(6.)}]
+    """
+
+    def __init__(self, cycle: int, *, phase: int = 0, average_start: bool = True):
+        require_cycle(cycle, phase)
+        super().__init__(average_start=average_start)
+        self.cycle = cycle
+        self.phase = phase
+
+    def due(self, iteration: int) -> bool:
+        """Return whether a point of the cycle is reached."""
+        return iteration % self.cycle == self.phase
+
+    def needs_low_rate(self, iteration: int) -> bool:
+        """Return whether the weights are averaged here."""
+        return self.due(iteration)
+
+    def update(self, mean: RunningMean, weights: Weights) -> None:
+        """Count the weights in the mean."""
+        mean.add(weights)
+
+
+class EMA(OneMean):
+    """Keep an exponential moving average of the weights, from the start point on: one member.
+
+    At each update of the mean m, with the weights w of that iteration:
+
+        m = decay * m + (1 - decay) * w,    m = w_0 at the start
+
+    A point loses half of its share after log(1/2) / log(decay) updates: 693 with a decay of 0.999.
+
+    Args:
+        decay: The share of the old mean that stays at each update of it.
+        every: Iterations between two updates of the mean.
+
+    References:
+        Tarvainen, Valpola, "Mean teachers are better role models", NeurIPS 2017.
+
+    Example:
+        From the start 0 to 0.5 * 0 + 0.5 * 4 = 2, and then to 0.5 * 2 + 0.5 * 8 = 5:
+
+        >>> import torch
+        >>> from pfge import EMA
+        >>> collector = EMA(decay=0.5)
+        >>> collector.begin({"w": torch.tensor(0.0)})
+        >>> collector.observe(1, {"w": torch.tensor(4.0)})
+        >>> collector.observe(2, {"w": torch.tensor(8.0)})
+        >>> collector.members()
+        [{'w': tensor(5.)}]
+    """
+
+    def __init__(self, decay: float, *, every: int = 1):
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must be at least 0 and below 1, got {decay}; 0.999 is usual")
+        require_whole(every=every)
+        if every < 1:
+            raise ValueError(f"every must be at least 1 iteration, got {every}")
+        super().__init__(average_start=True)
+        self.decay = decay
+        self.every = every
+
+    def due(self, iteration: int) -> bool:
+        """Return whether the mean moves at this iteration."""
+        return iteration % self.every == 0
+
+    def update(self, mean: RunningMean, weights: Weights) -> None:
+        """Move the mean towards the weights."""
+        mean.decay(weights, self.decay)

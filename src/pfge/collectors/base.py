@@ -1,18 +1,77 @@
-"""What a collector is: something that watches a trajectory and keeps weights."""
+"""The interface of collectors, and how their weights are applied to a model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from inspect import signature
-from operator import index
 from typing import Any, ClassVar, final
+from weakref import WeakSet
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from pfge.collectors.applied import apply_weights
-from pfge.finite import find_non_finite
-from pfge.weights import Weights, describe_weights
+from pfge.batch_norm import FrozenLayers, refresh_batch_norm
+from pfge.forward import keep_modes
+from pfge.schedules import require_whole
+from pfge.sharding import keep_parts_only
+from pfge.weights import Weights, describe_weights, find_non_finite, load_weights, unwrap
+
+_holding: WeakSet[nn.Module] = WeakSet()  # modules that hold other weights than their own
+
+
+@contextmanager
+def apply_weights(
+    model: nn.Module,
+    weights: Weights,
+    batches: Iterable[Any] | None = None,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
+    frozen: FrozenLayers = "keep",
+) -> Iterator[None]:
+    """Put weights into a model, and at the end its own parameters, buffers, modes and the random state.
+
+    Args:
+        model: The model; its wrappers are looked through.
+        weights: What it holds inside of the block.
+        batches: Where given, BatchNorm statistics are computed over them first.
+        forward: As in `refresh_batch_norm`.
+        frozen: As in `refresh_batch_norm`.
+    """
+    module = unwrap(model)
+    require_own_weights(module)
+    _holding.add(module)
+    keep_parts_only(module)
+    tensors = [*module.parameters(), *module.buffers()]
+    before = [tensor.detach().clone() for tensor in tensors]
+    buffers = [(part._buffers, dict(part._buffers)) for part in module.modules()]
+    try:
+        with keep_modes(module), torch.random.fork_rng():
+            load_weights(module, weights)
+            if batches is not None:
+                refresh_batch_norm(module, batches, forward=forward, frozen=frozen)
+            yield
+    finally:
+        keep_parts_only(module)
+        _restore(tensors, before)
+        torch.clear_autocast_cache()  # as in load_weights
+        for table, entries in buffers:  # some modules replace a buffer instead of writing to it
+            table.update(entries)
+        _holding.discard(module)
+
+
+def require_own_weights(model: nn.Module) -> None:
+    """Refuse a model that holds other weights, which would be lost, averaged or mistaken for its own."""
+    if unwrap(model) in _holding:
+        raise RuntimeError(
+            "the model holds the weights of an applied() block; leave the block before another applied() or "
+            "an update"
+        )
+
+
+@torch.no_grad()
+def _restore(tensors: list[Tensor], before: list[Tensor]) -> None:
+    for tensor, old in zip(tensors, before, strict=True):
+        tensor.copy_(old)
 
 
 @dataclass(frozen=True)
@@ -101,6 +160,10 @@ class Collector(ABC):
     steers: ClassVar[bool] = False
     """Whether it may return a `Restart`; a trajectory takes one such collector at most."""
 
+    averages: bool = False
+    """Whether members are averages or samples, not points of the path. The BatchNorm statistics that such
+    members have belong to other weights, so an ensemble that uses them warns."""
+
     frozen_batch_norm: frozenset[str] = frozenset()
     """Names of BatchNorm layers that were in evaluation mode in training; a trajectory sets it."""
 
@@ -117,6 +180,13 @@ class Collector(ABC):
     @abstractmethod
     def due(self, iteration: int) -> bool:
         """Return whether the weights after this iteration are wanted."""
+
+    def needs_low_rate(self, iteration: int) -> bool:
+        """Return whether the weights after this iteration should be those of a low learning rate.
+
+        A trajectory warns if its schedule is high there. By default it is so at each iteration that is due.
+        """
+        return self.due(iteration)
 
     @final
     def observe(self, iteration: int, weights: Weights) -> Restart | None:
@@ -254,15 +324,32 @@ def constructor_call(value: object, names: Iterable[str]) -> str:
     return f"{type(value).__name__}({arguments})"
 
 
-def require_whole(**counts: int) -> None:
-    """Raise a ValueError unless these counts of iterations, given by name, are integers."""
-    for name, count in counts.items():
-        try:
-            index(count)  # integers of numpy are integers too
-        except TypeError:
+def as_collectors(collectors: Sequence[Collector] | Collector) -> tuple[Collector, ...]:
+    """Return one or several collectors as a tuple; raise a TypeError if something else is among them."""
+    found = tuple(collectors) if isinstance(collectors, Iterable) else (collectors,)
+    for collector in found:
+        if not isinstance(collector, Collector):
+            raise TypeError(
+                f"collectors must be collectors, as in [SWA(cycle=4)], got {collector!r}; pass what a "
+                "collector's constructor returns"
+            )
+    return found
+
+
+def first_member(collector: Collector) -> int | None:
+    """Return the iteration of the first member that a training would make; None if it is not known."""
+    ahead = range(1, 1_000_001)
+    return next((i for i in ahead if collector.due(i) and collector.last_use(i) == i), None)
+
+
+def require_unused(collectors: Iterable[Collector]) -> None:
+    """Raise a ValueError if a collector has collected something, which another `begin` would discard."""
+    for collector in collectors:
+        if len(collector.iterations) or collector.unfinished():
             raise ValueError(
-                f"{name} must be a whole number of iterations, got {count!r}; round it to an int"
-            ) from None
+                f"a collector follows one training, and {collector} has collected in another, which would be "
+                "lost; construct a new collector for each training, or resume with load_state_dict()"
+            )
 
 
 def require_cycle(cycle: int, phase: int) -> None:

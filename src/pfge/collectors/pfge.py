@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pfge.collectors.averaging import RunningMean
-from pfge.collectors.base import Collector, Restart, require_cycle, require_whole
+from pfge.collectors.base import Collector, Restart, constructor_call, require_cycle
 from pfge.collectors.stores import Store, open_store
+from pfge.schedules import require_whole
 from pfge.weights import Weights, keep_weights
 
 
@@ -25,10 +26,13 @@ class PFGE(Collector):
     Args:
         cycle: Iterations between two averaged points (the paper's c).
         period: Iterations between two members (P).
-        phase: Where in the cycle the averaged points lie: j mod cycle = phase, with j counted
+        phase: Position in the cycle at which points are averaged: j mod cycle = phase, with j counted
             from the last restart.
         average_start: Whether each period's start counts once in its mean, as in the paper.
         clear_momentum: Whether the optimizer's state is dropped at each restart.
+        cycles_restart: Whether a restart begins a new cycle, as in the paper. If False, cycles are counted
+            from the start of training, i mod cycle = phase, as in the authors' program. This differs only
+            if `period` is not a multiple of `cycle`.
         store: A folder that takes the members as they are made, written by one process of a process group;
             main memory if None.
 
@@ -51,6 +55,7 @@ class PFGE(Collector):
     """
 
     steers: ClassVar[bool] = True
+    averages = True
 
     def __init__(
         self,
@@ -60,6 +65,7 @@ class PFGE(Collector):
         phase: int = 0,
         average_start: bool = True,
         clear_momentum: bool = True,
+        cycles_restart: bool = True,
         store: Store | str | Path | None = None,
     ):
         require_cycle(cycle, phase)
@@ -68,6 +74,7 @@ class PFGE(Collector):
         self.phase = phase
         self.average_start = average_start
         self.clear_momentum = clear_momentum
+        self.cycles_restart = cycles_restart
         self._require_period()
         self._store = open_store(store)
         self._mean: RunningMean | None = None
@@ -76,7 +83,10 @@ class PFGE(Collector):
     def reference(cls, cycle: int, period: int, *, store: Store | str | Path | None = None) -> "PFGE":
         """Return the rule of the authors' program; use it with `Triangular(..., start="high")`.
 
-        Weights are taken at mid-cycle, where that schedule is low, and a period's start is not averaged.
+        Weights are collected at mid-cycle, one iteration before that schedule is lowest, and a period's start
+        is not averaged. A restart does not begin a new cycle: with a period of 10 epochs and a cycle of 4,
+        the first member is the mean of the weights after epochs 2, 6 and 10, and the second of those after
+        epochs 14 and 18.
 
         Args:
             cycle: Iterations between two averaged points.
@@ -86,9 +96,15 @@ class PFGE(Collector):
         Example:
             >>> from pfge import PFGE
             >>> PFGE.reference(cycle=4, period=8)
-            PFGE(cycle=4, period=8, phase=2, average_start=False, clear_momentum=True)
+            PFGE(cycle=4, period=8, phase=2, average_start=False, clear_momentum=True, cycles_restart=False)
         """
-        return cls(cycle, period, phase=cycle // 2, average_start=False, clear_momentum=True, store=store)
+        return cls(cycle, period, phase=cycle // 2, average_start=False, cycles_restart=False, store=store)
+
+    def __repr__(self) -> str:
+        names = ["cycle", "period", "phase", "average_start", "clear_momentum"]
+        # Manifests and checkpoints name it only where it is not the paper's.
+        names += [] if self.cycles_restart else ["cycles_restart"]
+        return constructor_call(self, names)
 
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
         """Start without members (line 1: w = w0, S = {}, w_SWA = w, recorded = 0)."""
@@ -111,9 +127,14 @@ class PFGE(Collector):
         self._mean.restart(counted=self.average_start)
         return Restart(self._mean.weights(), self.clear_momentum)  # line 10: w = w_SWA
 
+    def needs_low_rate(self, iteration: int) -> bool:
+        """Return whether the weights are averaged here, and not only a member recorded."""
+        return self._is_averaged(iteration)
+
     def _is_averaged(self, iteration: int) -> bool:
         since_restart = (iteration - 1) % self.period + 1  # line 4: j = i - recorded * P
-        return since_restart % self.cycle == self.phase
+        counted = since_restart if self.cycles_restart else iteration
+        return counted % self.cycle == self.phase
 
     def members(self) -> Sequence[Weights]:
         """Return the members so far, oldest first."""
@@ -133,7 +154,8 @@ class PFGE(Collector):
         """Return how much of the next member there is."""
         if not (points := self._points()):
             return None
-        return f"{points} of the {len(self._averaged())} points of its next member"
+        expected = len(self._averaged(len(self.iterations)))
+        return f"{points} of the {expected} points of its next member"
 
     def _points(self) -> int:
         """Return how many points were averaged since the last restart."""
@@ -157,9 +179,10 @@ class PFGE(Collector):
         self._store.load_state_dict(state["members"])
         self._mean = state["mean"] and RunningMean.from_state(state["mean"])
 
-    def _averaged(self) -> list[int]:
-        """Return the iterations of a period that are averaged."""
-        return [j for j in range(1, self.period + 1) if j % self.cycle == self.phase]
+    def _averaged(self, recorded: int = 0) -> list[int]:
+        """Return the iterations that are averaged in the period after so many members."""
+        start = recorded * self.period
+        return [i for i in range(start + 1, start + self.period + 1) if self._is_averaged(i)]
 
     def _require_period(self) -> None:
         require_whole(period=self.period)
@@ -171,14 +194,33 @@ class PFGE(Collector):
                 f"period must reach the first averaged point, at {self.phase or self.cycle} iterations "
                 f"with cycle={self.cycle} and phase={self.phase}, got period={self.period}"
             )
-        if self.period % self.cycle:
-            points = ", ".join(
-                map(str, averaged if len(averaged) < 7 else [*averaged[:3], "...", averaged[-1]])
+        if not self.cycles_restart and self.period < self.cycle:
+            raise ValueError(
+                f"period must be at least cycle={self.cycle} where cycles go on over restarts, or some "
+                f"periods average nothing, got period={self.period}"
             )
-            start = " and its start" if self.average_start else ""
+        if self.period % self.cycle:
             warnings.warn(
-                f"period={self.period} is not a multiple of cycle={self.cycle}: each member averages "
-                f"iterations {points} of its period{start}; the last {self.period - averaged[-1]} iterations "
-                f"of each period are unused; choose a multiple of {self.cycle} to use them",
+                f"period={self.period} is not a multiple of cycle={self.cycle}: {self._uneven()}; choose a "
+                f"multiple of {self.cycle} to use them",
                 stacklevel=3,
             )
+
+    def _uneven(self) -> str:
+        """Return what is averaged if the period is not a multiple of the cycle."""
+        first, second = self._averaged(), self._averaged(1)
+        start = " and its start" if self.average_start else ""
+        if self.cycles_restart:
+            return (
+                f"each member averages iterations {_shorten(first)} of its period{start}; the last "
+                f"{self.period - first[-1]} iterations of each period are unused"
+            )
+        return (
+            f"the first member averages iterations {_shorten(first)}{start}, the second {_shorten(second)}, "
+            "and so on, as cycles go on over restarts; the last iterations of some periods are unused"
+        )
+
+
+def _shorten(iterations: list[int]) -> str:
+    shown = iterations if len(iterations) < 7 else [*iterations[:3], "...", iterations[-1]]
+    return ", ".join(map(str, shown))

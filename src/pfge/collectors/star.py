@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from pfge.collectors.averaging import RunningMean
-from pfge.collectors.base import Collector, Restart, require_whole
+from pfge.collectors.base import Collector, Restart
 from pfge.collectors.stores import Store, open_store
-from pfge.frozen import without
+from pfge.schedules import require_whole
 from pfge.sharding import any_split, is_split, split_like
-from pfge.weights import Weights, keep_weights
+from pfge.weights import Weights, keep_weights, without
 
 
 class Star(Collector):
@@ -66,6 +66,7 @@ class Star(Collector):
             raise ValueError(f"tail must be from 1 to all {period} iterations of a period, got {tail}")
         self.period = period
         self.tail = tail
+        self.averages = tail > 1
         self.clear_momentum = clear_momentum
         self._store = open_store(store)
         self._start: Weights | None = None

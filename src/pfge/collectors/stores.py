@@ -7,13 +7,11 @@ from typing import Any, Protocol
 
 from torch import distributed
 
-from pfge.frozen import share_equal
 from pfge.sharding import any_split, whole
-from pfge.storage.atomic_files import only_writer
 from pfge.storage.ensemble_folder import EnsembleFolder
-from pfge.storage.files import StorageError
+from pfge.storage.files import StorageError, only_writer
 from pfge.storage.manifest import MANIFEST, prepare_for_overwrite, read_manifest
-from pfge.weights import Weights, copy_weights, keep_weights
+from pfge.weights import Weights, copy_weights, keep_weights, share_equal
 
 PATIENCE = 300.0
 """Seconds that a process waits for members that another one writes."""

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, constructor_call, require_cycle
-from pfge.frozen import shared_part, without
 from pfge.sharding import any_split, split_like, whole
-from pfge.storage.lazy_members import LazyMembers
-from pfge.weights import Weights, accumulator, copy_weights, is_averaged, keep_weights
+from pfge.storage.ensemble_folder import LazyMembers
+from pfge.weights import Weights, accumulator, copy_weights, is_averaged, keep_weights, shared_part, without
 
 USUAL_VAR_CLAMP = 1e-30
 
@@ -55,6 +54,8 @@ class SWAG(Collector):
         >>> list(collector.members())
         [{'w': tensor(2.)}, {'w': tensor(2.)}]
     """
+
+    averages = True
 
     def __init__(
         self,
@@ -172,8 +173,12 @@ class SWAG(Collector):
 
     @property
     def iterations(self) -> Sequence[int | None]:
-        """None for each sample: it belongs to no single iteration."""
-        return [None] * self.samples
+        """None for each sample: it belongs to no single iteration. Empty while there are too few points."""
+        return [None] * self.samples if self._mean is not None and self._mean.count > 1 else []
+
+    def unfinished(self) -> str | None:
+        """Return that there is a point, if it is the only one."""
+        return "1 of the 2 points that a sample needs" if self._mean and self._mean.count == 1 else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that resuming needs."""

@@ -1,9 +1,8 @@
 """Ensembles in less memory: choose how many bits each tensor gets, and check what that costs."""
 
-from pfge.compression.compress import compress
+from pfge.compression.compress import Bits, Budget, MaxLoss, compress
 from pfge.compression.distillation import Distillation, distil
 from pfge.compression.quality import Quality
-from pfge.compression.targets import Bits, Budget, MaxLoss
 from pfge.packed.encode import PackSettings
 
 __all__ = [

@@ -1,24 +1,238 @@
-"""Compress an ensemble: to given widths, into a number of bytes, or down to a loss of quality."""
+"""Compress an ensemble: to given widths, to a number of bytes, or to a maximum loss of quality."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, isfinite, log2
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pfge.compression.distillation import USUAL_DISTILLATION, Distillation, DistillationError, distil
-from pfge.compression.file_budget import plan_within_files
-from pfge.compression.quality import Judge, Quality
+from pfge.compression.quality import Judge, Quality, measure_sensitivity
 from pfge.compression.rate_distortion import Choices, Ladder, Plan
-from pfge.compression.sensitivity import measure_sensitivity
-from pfge.compression.targets import Bits, Budget, MaxLoss, Target
 from pfge.ensemble import Ensemble
-from pfge.packed.encode import PackSettings, Shared, find_shared, pack_members
+from pfge.forward import TargetsAt, without_targets
+from pfge.packed import PackedMembers
+from pfge.packed.encode import (
+    PackSettings,
+    Shared,
+    TensorForm,
+    base_size,
+    find_shared,
+    is_packed,
+    pack_members,
+)
+from pfge.rounding import first_lowest, is_lower
+from pfge.storage.ensemble_folder import LazyMembers
+from pfge.weights import Weights, count_bytes, is_narrow
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Compress to widths that are given.
+
+    Args:
+        delta: Bits for each number that a member adds to the base, from 1 to 8; without a base, also 16
+            (float16). A mapping gives the width of each tensor by its name.
+
+    Example:
+        >>> from pfge import Bits
+        >>> Bits(3), Bits({"0.weight": 2, "3.weight": 4})
+        (Bits(delta=3), Bits(delta={'0.weight': 2, '3.weight': 4}))
+    """
+
+    delta: int | Mapping[str, int] = 3
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Compress into a number of bytes; the widths, tensor by tensor, are those that use it best.
+
+    Args:
+        bytes: The most bytes for the tensors, in memory. Saved files add some 70 bytes a tensor, unless they
+            are deflated, which takes about a tenth less.
+        files: Whether the bytes are those of all saved files instead.
+
+    Example:
+        >>> import torch, pfge
+        >>> members = [{"weight": torch.full((4, 64), 1 + k / 100)} for k in range(4)]
+        >>> ensemble = pfge.Ensemble(members, lambda: torch.nn.Linear(64, 4, bias=False))
+        >>> pfge.compress(ensemble, pfge.Budget(600)).nbytes  # these lie on a line: one component is enough
+        280
+    """
+
+    bytes: int
+    files: bool = False
+
+    def size_of(self, ensemble: Ensemble) -> int:
+        """Return the bytes of an ensemble that count."""
+        return ensemble.file_bytes() if self.files else ensemble.nbytes
+
+    def allows(self, ensemble: Ensemble) -> bool:
+        """Return whether an ensemble takes no more bytes."""
+        return self.size_of(ensemble) <= self.bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxLoss:
+    """Compress to the fewest bytes found that lose no more than this on validation data.
+
+    Args:
+        kl: The most that predictions may differ from the original's, by the task's divergence:
+            KL(original || compressed) in nats, the mean over validation examples.
+        nll_increase: The most that the negative log-likelihood of validation targets may increase.
+
+    Example:
+        >>> from pfge import MaxLoss
+        >>> from pfge.compression import Quality
+        >>> MaxLoss(kl=0.001).allows(Quality(kl=0.0005, nll_increase=None))
+        True
+    """
+
+    kl: float | None = None
+    nll_increase: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kl is None and self.nll_increase is None:
+            raise ValueError("MaxLoss needs a loss, got none; give kl, nll_increase or both")
+        for name, most in (("kl", self.kl), ("nll_increase", self.nll_increase)):
+            if most is not None and not most > 0:
+                raise ValueError(f"{name} must be above 0, got {most}")
+
+    def allows(self, quality: Quality) -> bool:
+        """Return whether a compressed ensemble has lost no more."""
+        kl_is_fine = self.kl is None or quality.kl <= self.kl
+        nll = quality.nll_increase
+        return kl_is_fine and (self.nll_increase is None or nll is None or nll <= self.nll_increase)
+
+
+Target = Bits | Budget | MaxLoss
+
+
+@dataclass(frozen=True)
+class StorageFormat:
+    """How members are stored.
+
+    Args:
+        name: For people.
+        settings: As of `compress`; None for members as they are.
+        bits: Of what each member adds.
+    """
+
+    name: str
+    settings: PackSettings | None = None
+    bits: int = 32
+
+    def store(self, ensemble: Ensemble) -> Ensemble:
+        """Return an ensemble in this format, as `compress` would make it."""
+        if self.settings is None:
+            return ensemble
+        packed = pack_members(ensemble.members, self.bits, self.settings)
+        return ensemble.with_members(packed, temperatures=ensemble.temperatures)
+
+    def size(self, layout: Weights, members: int) -> int:
+        """Return the bytes of so many members, as `compress` would make them.
+
+        Tensors that are no floating-point numbers, such as counters, are taken to be the same in all
+        members, and are stored once if members are packed. Small tensors are taken to fit float16.
+
+        Args:
+            layout: Tensors of one member's shapes and types; their values do not matter.
+            members: How many.
+        """
+        if self.settings is None:
+            return members * count_bytes(layout)
+        total = 0
+        for tensor in layout.values():
+            if not is_packed(tensor):
+                total += _small_size(tensor, members, self.settings)
+            elif members == 1 and self.settings.base_bits is not None:
+                total += base_size(tensor, self.settings.base_bits)
+            else:
+                total += TensorForm(self.bits, self.settings).size(tensor, members)
+        return total
+
+
+def _small_size(tensor: Tensor, members: int, settings: PackSettings) -> int:
+    own = tensor.numel() * tensor.element_size()
+    if members == 1 or not tensor.is_floating_point():
+        return own
+    return members * min(own, tensor.numel() * settings.small_bits // 8)
+
+
+FORMATS = (
+    StorageFormat("float32"),
+    StorageFormat("int8", PackSettings(base_bits=None, group=None, small_bits=16), 8),
+    StorageFormat("int8 base + 3 bits", PackSettings(small_bits=16), 3),
+    StorageFormat("int8 base + 1 bit", PackSettings(small_bits=16), 1),
+)
+"""Widest first; packed members have BatchNorm, biases and the like in float16, as these are much of a small
+delta. "int8 base + 3 bits" is what `pfge compress --small-bits 16` makes."""
+FORMATS_ALONE = FORMATS[:2]
+"""Those without a base, for members that lie far apart."""
+FORMATS_OF_ONE = (FORMATS[0], StorageFormat("int8 base", PackSettings(small_bits=16)))
+"""One member adds nothing to the base."""
+
+
+def formats_of(members: int) -> tuple[StorageFormat, ...]:
+    """Return the formats that so many members can be stored in; the first is as they are."""
+    return FORMATS if members > 1 else FORMATS_OF_ONE
+
+
+ATTEMPTS = 5  # beside the smallest plan
+_CLOSE = 0.995  # of the budget
+_AIM = 0.999
+
+
+def plan_within_files(
+    ladder: Ladder, most: int, file_bytes: Callable[[Plan], int]
+) -> tuple[Plan | None, int]:
+    """Return the largest plan found whose files take at most so many bytes, and the bytes of the smallest.
+
+    Files have bytes that do not depend on the plan. What a plan adds to those of the smallest one is about
+    proportional to its tensors, so a few attempts come close.
+
+    Args:
+        ladder: Whose budgets count tensors.
+        most: The bytes of all files.
+        file_bytes: Packs a plan and returns the size of its files.
+    """
+    best = ladder.at(0)
+    size = least = file_bytes(best)
+    if least > most:
+        return None, least
+    too_large: Plan | None = None
+    low, high = ladder.smallest, ladder.largest + 1  # the best plan's tensors, and tensors that are too large
+    tensors = min(low + most - least, ladder.largest)
+    attempts = 0
+    while attempts < ATTEMPTS and high - low > 1 and not _CLOSE * most <= size <= most:
+        if not low < tensors < high:
+            tensors = (low + high) // 2
+        plan = ladder.within(tensors)
+        if plan == best:  # no attempt is needed to try a little more, or a little less
+            low, tensors = tensors, round(tensors / _CLOSE)
+        elif plan == too_large:
+            high, tensors = tensors, round(tensors * _CLOSE)
+        else:
+            attempts += 1
+            size = file_bytes(plan)
+            if size <= most:
+                best, low = plan, tensors
+            else:
+                too_large, high = plan, tensors
+            share = (_AIM * most - least) / max(1, size - least)
+            tensors = min(ladder.smallest + round(share * (tensors - ladder.smallest)), ladder.largest)
+    return best, least
+
 
 USUAL_TARGET = Bits()
 USUAL_SETTINGS = PackSettings()
+KL_SCALE = 0.1
+"""Rounding is judged by divergences of at least this size, that is, by 1e-7 nats. Log-likelihoods change by
+more, but in the divergence of two predictions that are close their rounding cancels, as each sums to 1."""
 
 
 def compress(
@@ -27,6 +241,7 @@ def compress(
     *,
     settings: PackSettings | None = None,
     validation: Iterable[Any] | None = None,
+    targets: TargetsAt = None,
     refresh: Iterable[Any] | None = None,
     distil: Iterable[Any] | None = None,
     distillation: Distillation = USUAL_DISTILLATION,
@@ -49,9 +264,11 @@ def compress(
         settings: How members are packed, apart from the widths: the bits of the base, how many numbers share
             a step, and how small tensors are kept. If None, `Bits` takes `PackSettings()`, and the other
             targets choose all of these tensor by tensor.
-        validation: Batches on which quality is measured, for `MaxLoss`, `refresh` and `distil`; the second
-            entry of each is its targets if `MaxLoss` has an `nll_increase`. A `Budget` without them relies on
-            an estimate of which tensors matter.
+        validation: Batches on which quality is measured, for `MaxLoss`, `refresh` and `distil`. They need
+            targets if `MaxLoss` has an `nll_increase`. A `Budget` without them relies on an estimate of which
+            tensors matter.
+        targets: Where batches other than pairs and dicts with `labels` have their targets, as of
+            `Ensemble.evaluate`; for `validation`, `refresh` and `distil`.
         refresh: Training batches over which BatchNorm statistics are recomputed after compression;
             that is kept if it lowers the KL on the validation batches and fits the `Budget`.
         distil: Training batches, without need of targets, on which the steps of each packed member are
@@ -92,18 +309,39 @@ def compress(
         raise ValueError("MaxLoss, refresh and distil need validation data; pass validation=batches")
     if isinstance(target, Bits) and settings is None:
         settings = USUAL_SETTINGS
+    narrow = {
+        name: t.dtype for name, t in (ensemble.members[0] if len(ensemble) else {}).items() if is_narrow(t)
+    }
+    if narrow:  # torch does not compute with these types
+        wide = LazyMembers(len(ensemble), partial(_widened, ensemble.members))
+        ensemble = ensemble.with_members(wide, temperatures=ensemble.temperatures)
     shared = find_shared(ensemble.members, settings or USUAL_SETTINGS)
     attempts = _Attempts(
-        ensemble, target, settings, shared, refresh, distil, distillation, on_attempt, on_iteration
+        ensemble, target, settings, shared, targets, refresh, distil, distillation, on_attempt, on_iteration
     )
     judge = None
     if validation is not None and (trains or not isinstance(target, Bits)):
         with_targets = isinstance(target, MaxLoss) and target.nll_increase is not None
-        judge = Judge(ensemble, validation, with_targets=with_targets)
+        judge = Judge(ensemble, validation, with_targets=with_targets, targets=targets)
     packed = attempts.meet(judge)
     if attempts.usual.base_bits is not None:
         _warn_if_far_apart(attempts, packed, attempts.usual.base_bits)
-    return packed
+    return _narrowed(packed, narrow)
+
+
+def _widened(members: Sequence[Weights], index: int) -> Weights:
+    """Return a member with floating-point tensors of 8 bits in float32."""
+    return {name: t.float() if is_narrow(t) else t for name, t in members[index].items()}
+
+
+def _narrowed(packed: Ensemble, types: Mapping[str, torch.dtype]) -> Ensemble:
+    """Return packed members whose tensors have these types again."""
+    if not types or not isinstance(packed.members, PackedMembers):
+        return packed
+    tensors = packed.members.tensors
+    narrow = {name: tensors[name].in_type(dtype) for name, dtype in types.items()}
+    members = PackedMembers(len(packed), tensors | narrow)
+    return packed.with_members(members, temperatures=packed.temperatures)
 
 
 @dataclass(frozen=True)
@@ -114,6 +352,7 @@ class _Attempts:
     target: Target
     settings: PackSettings | None
     shared: Shared
+    targets: TargetsAt
     refresh: Iterable[Any] | None
     training: Iterable[Any] | None
     distillation: Distillation
@@ -140,7 +379,14 @@ class _Attempts:
         if self.training is None:
             return found
         try:
-            made = distil(self.original, packed, self.training, self.distillation, self.on_iteration)
+            made = distil(
+                self.original,
+                packed,
+                self.training,
+                self.distillation,
+                self.on_iteration,
+                targets=self.targets,
+            )
         except DistillationError as error:
             warnings.warn(f"the ensemble is kept as it was before distillation: {error}", stacklevel=2)
             return found
@@ -153,7 +399,7 @@ class _Attempts:
             )
             return found
         trained = self._told((made, judge.measure(made)))
-        if _loss(trained) < _loss(found):
+        if is_lower(_loss(trained), _loss(found), scale=KL_SCALE):
             return trained
         warnings.warn(
             f"the ensemble is kept as it was before distillation, which changed the validation KL from "
@@ -171,12 +417,13 @@ class _Attempts:
         found = packed, judge.measure(packed)
         if self.refresh is None:
             return found
-        members = packed.with_fresh_batch_norm(self.refresh).members
+        forward = without_targets(packed.forward, self.targets)
+        members = packed.with_fresh_batch_norm(self.refresh, forward=forward).members
         fresh = packed.with_members(members, temperatures=packed.temperatures)
         # Statistics that were the same in all members are stored for each of them once they differ.
         if isinstance(self.target, Budget) and not self.target.allows(fresh):
             return found
-        return min(found, (fresh, judge.measure(fresh)), key=_loss)
+        return first_lowest([found, (fresh, judge.measure(fresh))], key=_loss, scale=KL_SCALE)
 
     def meet(self, judge: Judge | None) -> Ensemble:
         match target := self.target:
@@ -198,7 +445,7 @@ class _Attempts:
         # Which tensors matter is an estimate, also if it is measured: data decides whether it pays.
         plans = [plan, self.plan_within(ladder.weighted(self.sensitivity(judge)), budget)]
         plans = plans[:1] if plans[0] == plans[1] else plans
-        best = min((self.judged(plan, judge) for plan in plans), key=_loss)
+        best = first_lowest((self.judged(plan, judge) for plan in plans), key=_loss, scale=KL_SCALE)
         return _finite(self.distilled(best, judge))
 
     def plan_within(self, ladder: Ladder, budget: Budget) -> Plan:
@@ -232,7 +479,7 @@ class _Attempts:
         return min((made for made, quality in seen if target.allows(quality)), key=lambda made: made.nbytes)
 
     def sensitivity(self, judge: Judge) -> Mapping[str, float]:
-        return measure_sensitivity(self.original, self.shared, judge.batches)
+        return measure_sensitivity(self.original, self.shared, judge.batches, judge.targets)
 
     def ladder(self) -> Ladder:
         return Ladder(self.original.members, self.shared, Choices.of(self.settings))

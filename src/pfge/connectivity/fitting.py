@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pfge.connectivity.curves import Curve
-from pfge.connectivity.substitution import require_values, use_with_weights
+from pfge.connectivity.curves import Curve, require_values, use_with_weights
 from pfge.forward import keep_modes, repeat_batches
 from pfge.schedules import Schedule
 from pfge.weights import buffer_names, require_same_layout, trained_names, view_weights

@@ -11,11 +11,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfge.batch_norm import refresh_batch_norm
-from pfge.connectivity.curves import Curve
-from pfge.connectivity.substitution import require_values, use_with_weights
-from pfge.finite import find_non_finite
+from pfge.connectivity.curves import Curve, require_values, use_with_weights
 from pfge.forward import keep_modes
-from pfge.weights import require_same_layout, view_weights
+from pfge.weights import find_non_finite, require_same_layout, view_weights
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,135 @@
-"""An ensemble as an ONNX file, for ONNX Runtime and others."""
+"""Export an ensemble to ONNX."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import numpy
 import torch
+from torch import Tensor
 
 from pfge.ensemble import Ensemble
-from pfge.export.ensemble_graph import Form
-from pfge.export.example_inputs import Axes, ExampleInputs, double
-from pfge.export.onnx_runtime import Answer, measure_forms, open_in_runtime, possible
+from pfge.export.ensemble_graph import Axes, ExampleInputs, Form, double
 from pfge.export.verified_file import Exported, ExportError, exporting, make_program, write_checked
-from pfge.export.zero_biases import remove_zero_biases
 from pfge.packed import PackedMembers
-from pfge.tasks import Classification, MultiLabel, Regression
+from pfge.tasks import Classification, MultiLabel
 from pfge.tasks.manifest import task_to_manifest
 from pfge.weights import count_bytes
 
 if TYPE_CHECKING:
+    import onnx_ir
     from torch.onnx import ONNXProgram
+
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+_BIAS = 2  # its place among the inputs
+
+
+def remove_zero_biases(model: "onnx_ir.Model") -> int:
+    """Remove them, and what only they needed, in place; return how many there were."""
+    from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+    removed = 0
+    for graph in model.graphs():
+        for node in graph:
+            if node.op_type in _CONVOLUTIONS and len(node.inputs) > _BIAS and _is_zero(node.inputs[_BIAS]):
+                node.replace_input_with(_BIAS, None)
+                node.resize_inputs(_BIAS)
+                removed += 1
+    if removed:
+        RemoveUnusedNodesPass()(model)
+    return removed
+
+
+def _is_zero(bias: "onnx_ir.Value | None") -> bool:
+    """Return whether a value is a constant of zero in another type and shape."""
+    producer = None if bias is None else bias.producer()
+    while producer is not None and producer.op_type in ("Expand", "CastLike", "Cast"):
+        bias = producer.inputs[0]
+        producer = None if bias is None else bias.producer()
+    if producer is None or producer.op_type != "Constant" or "value" not in producer.attributes:
+        return False
+    return not numpy.any(producer.attributes["value"].as_tensor().numpy())
+
+
+Answer = Callable[[ExampleInputs], Tensor]
+ROUNDS = 5
+_TOO_OLD = re.compile(r"Unsupported model IR version: .*|Current official support for domain .*")
+_T = TypeVar("_T")
+
+
+def open_in_runtime(file: Path) -> Answer:
+    """Return what a file answers.
+
+    Raises:
+        ExportError: ONNX Runtime cannot read or run it, or is older than the file.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # fatal ones; errors are raised as well
+    try:
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of kinds of its own, which it does not publish
+        raise _refusal(onnxruntime.__version__, "read", error) from error
+
+    def answer(inputs: ExampleInputs) -> Tensor:
+        fed = {name: tensor.numpy() for name, tensor in inputs.named().items()}
+        try:
+            return torch.from_numpy(session.run(None, fed)[0])
+        except Exception as error:
+            raise _refusal(onnxruntime.__version__, "run", error) from error
+
+    return answer
+
+
+def _refusal(version: str, what: str, error: Exception) -> ExportError:
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    if older := _TOO_OLD.search(reason):
+        return ExportError(
+            f"ONNX Runtime {version} is older than the file: {older[0].rstrip('.')}; "
+            "update it with pip install --upgrade onnxruntime"
+        )
+    return ExportError(
+        f"the model cannot be written as ONNX that ONNX Runtime can {what}: {reason}; use another form or "
+        f"the torch format, or update ONNX Runtime, which has version {version}"
+    )
+
+
+def possible(forms: Iterable[Form], act: Callable[[Form], _T]) -> dict[Form, _T]:
+    """Return what becomes of each form, without those that are refused.
+
+    Raises:
+        ExportError: All of them are; the first one's reason.
+    """
+    made: dict[Form, _T] = {}
+    refusals: list[ExportError] = []
+    for form in forms:
+        try:
+            made[form] = act(form)
+        except ExportError as error:
+            refusals.append(error)
+    if not made:
+        raise refusals[0]
+    return made
+
+
+def measure_forms(answers: Mapping[Form, Answer], inputs: ExampleInputs) -> dict[Form, float]:
+    """Return the least seconds of each form; they take turns, so that a change of speed affects both."""
+    seconds: dict[Form, float] = dict.fromkeys(answers, inf)
+    for _ in range(ROUNDS):
+        for form, answer in answers.items():
+            start = perf_counter()
+            answer(inputs)
+            seconds[form] = min(seconds[form], perf_counter() - start)
+    return seconds
+
 
 LARGEST = 2**31 - 1
 FORMS: tuple[Form, ...] = ("loop", "side by side")
@@ -109,7 +216,7 @@ def resident_bytes(ensemble: Ensemble, form: Form) -> int:
 
 def _make(ensemble: Ensemble, inputs: ExampleInputs, form: Form) -> "ONNXProgram":
     program = make_program(ensemble, inputs, form)
-    output = "predictions" if isinstance(ensemble.task, Regression) else "probabilities"
+    output = "probabilities" if isinstance(ensemble.task, Classification | MultiLabel) else "predictions"
     with exporting("ONNX"):
         # Without optimization: it would unpack what all members share. A runtime does its own.
         made = torch.onnx.export(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pfge.ensemble import Ensemble
-from pfge.export.example_inputs import Axes, ExampleInputs
+from pfge.export.ensemble_graph import Axes, ExampleInputs
 from pfge.export.verified_file import Exported, exporting, make_program, write_checked
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from accelerate import Accelerator, DistributedType
-from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 from torch.optim import Optimizer
 
@@ -35,20 +34,13 @@ class CollectWeights(Collecting):
         model: nn.Module,
         optimizer: Optimizer,
         schedule: Schedule | None,
-        collectors: Sequence[Collector],
+        collectors: Sequence[Collector] | Collector,
     ):
         warn_if_untested("accelerate", TESTED)
         super().__init__(schedule, collectors)
         require_supported(accelerator.distributed_type)
-        self.attach(model, unwrap_optimizer(optimizer))
+        self.attach(model, optimizer)
         accelerator.register_for_checkpointing(self)
-
-
-def unwrap_optimizer(optimizer: Optimizer) -> Optimizer:
-    """Return the torch optimizer inside what accelerate prepared, which alone has hooks."""
-    while isinstance(optimizer, AcceleratedOptimizer):
-        optimizer = optimizer.optimizer
-    return optimizer
 
 
 def require_supported(distributed_type: DistributedType) -> None:

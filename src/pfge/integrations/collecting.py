@@ -8,24 +8,24 @@ from copy import deepcopy
 from functools import partial
 from importlib.metadata import version
 from typing import Any, ClassVar
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pfge.collectors.base import Collector
+from pfge.collectors.base import Collector, as_collectors, require_unused
 from pfge.ensemble import Ensemble
-from pfge.schedules import Schedule
-from pfge.storage.tensor_bytes import raw_bytes
-from pfge.trajectory import Trajectory
+from pfge.schedules import Schedule, require_schedule
+from pfge.storage.files import raw_bytes
+from pfge.tasks import Task
+from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.trajectory import Trajectory, unwrap_optimizer
 from pfge.weights import unwrap
 
 SAMPLED = 4096
 """Numbers of each tensor that a digest is made from; a model may have billions."""
 
 _followed: WeakSet[Optimizer] = WeakSet()
-# Collectors that hold what another begin() would empty; by id, as one of a user's may have no hash.
-_filled: WeakValueDictionary[int, Collector] = WeakValueDictionary()
 
 
 class Collecting:
@@ -45,9 +45,10 @@ class Collecting:
     overrides_scheduler: ClassVar[bool] = False
     """Whether the trainer has a scheduler of its own, whose rates the user's schedule replaces."""
 
-    def __init__(self, schedule: Schedule | None, collectors: Sequence[Collector]):
+    def __init__(self, schedule: Schedule | None, collectors: Sequence[Collector] | Collector):
+        require_schedule(schedule)
         self.schedule = schedule
-        self.collectors = tuple(collectors)
+        self.collectors = as_collectors(collectors)
         self.trajectory: Trajectory | None = None
         self._loaded: dict[str, Any] | None = None
         self._hooks: list[Any] = []
@@ -55,11 +56,16 @@ class Collecting:
     def attach(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Follow an optimizer from here on, or from the state that was loaded.
 
+        Args:
+            model: The model in training.
+            optimizer: The optimizer; that of torch, inside accelerate's, is followed.
+
         Raises:
             ValueError: The optimizer is followed already, or this object or one of its collectors has
                 followed another training.
         """
         self.detach()
+        optimizer = unwrap_optimizer(model, optimizer)
         if optimizer in _followed:
             raise ValueError(
                 "an optimizer is followed by one CollectWeights at a time, and this one is followed already; "
@@ -73,7 +79,7 @@ class Collecting:
                 "construct another, or resume from a checkpoint"
             )
         if self._loaded is None:
-            _require_unused(self.collectors)
+            require_unused(self.collectors)
         trajectory = Trajectory(
             model,
             optimizer,
@@ -84,7 +90,6 @@ class Collecting:
         if self._loaded is not None:
             trajectory.load_state_dict(self._loaded)
             self._loaded = None
-            _note_use(self.collectors)
         self.trajectory = trajectory
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
@@ -97,11 +102,8 @@ class Collecting:
             self.trajectory.before_update()
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if self.trajectory is None or _is_nested(optimizer):
-            return
-        self.trajectory.after_update()
-        if self.trajectory.iteration == 1:  # before it there is nothing to lose
-            _note_use(self.collectors)
+        if self.trajectory is not None and not _is_nested(optimizer):
+            self.trajectory.after_update()
 
     def detach(self) -> None:
         """Stop following; what was collected stays."""
@@ -125,7 +127,6 @@ class Collecting:
         """
         if self._hooks and self.trajectory is not None:
             self.trajectory.load_state_dict(state)
-            _note_use(self.collectors)
         else:
             self._loaded = state or None
 
@@ -142,7 +143,8 @@ class Collecting:
             build_model: Returns a new module of the trained model's architecture. If None it is
                 constructed as the trained one was, where the trainer's models know how.
             collector: Whose members, where there are several collectors.
-            options: As of `Ensemble`.
+            options: As of `Ensemble`. The task is the one of the trained model, where the trainer's models
+                tell it, unless `task` is given.
 
         Raises:
             ValueError: Nothing was collected, or the collector or the constructor has to be named.
@@ -152,17 +154,19 @@ class Collecting:
                 "an ensemble needs a training, and this process has followed none; train first (where a "
                 "trainer spawns its processes, give the collector store=FOLDER and use Ensemble.load(FOLDER))"
             )
-        build_model = build_model or self.constructor(unwrap(self.trajectory.model))
+        model = unwrap(self.trajectory.model)
+        build_model = build_model or self.constructor(model)
+        options = {"task": self.task_of(model)} | options
         if collector is None:
             if len(self.collectors) != 1:
                 found = ", ".join(map(str, self.collectors))
                 raise ValueError(f"an ensemble is that of one collector, got {found}; pass collector=")
             (collector,) = self.collectors
-        ensemble = Ensemble.from_collector(collector, build_model, **options)
-        if not len(ensemble):
-            done = self.trajectory.iteration
-            raise ValueError(f"{collector} has no members after {done} updates; train longer")
-        return ensemble
+        return Ensemble.from_collector(collector, build_model, **options)
+
+    def task_of(self, model: nn.Module) -> Task:
+        """Return what the outputs of a model mean, if no task is given: here logits [N, C]."""
+        return DEFAULT_TASK
 
     def constructor(self, model: nn.Module) -> Callable[[], nn.Module]:
         """Return a function that constructs another module like the trained one."""
@@ -231,16 +235,3 @@ def _is_nested(optimizer: Optimizer) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _note_use(collectors: Sequence[Collector]) -> None:
-    _filled.update((id(collector), collector) for collector in collectors)
-
-
-def _require_unused(collectors: Sequence[Collector]) -> None:
-    for collector in collectors:
-        if id(collector) in _filled:
-            raise ValueError(
-                f"a collector follows one training, and {collector} has followed another, whose members "
-                "would be lost; construct new ones for each CollectWeights"
-            )

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from pfge.collectors.applied import require_own_weights
-from pfge.collectors.base import Collector
+from pfge.collectors.base import Collector, require_own_weights
 from pfge.integrations.collecting import Collecting, checked, warn_if_untested
 from pfge.schedules import Schedule
 from pfge.storage.files import StorageError
@@ -51,7 +50,7 @@ class CollectWeights(Collecting, Callback):
     def __init__(
         self,
         schedule: Schedule | None,
-        collectors: Sequence[Collector],
+        collectors: Sequence[Collector] | Collector,
         *,
         optimizer: int | None = None,
         validate: Collector | None = None,

@@ -1,25 +1,35 @@
-"""Ensembles of adapters, such as LoRA's: each member is saved as peft saves it, and the base is not saved."""
+"""Ensembles of adapters such as LoRA: members are saved as peft saves them, without the base model."""
 
 import json
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model_state_dict
 from torch import Tensor, nn
 
 from pfge.ensemble import Ensemble
-from pfge.frozen import share
+from pfge.forward import OwnedModel
 from pfge.integrations.collecting import sampled_digest, warn_if_untested
-from pfge.storage.atomic_files import only_writer
-from pfge.storage.files import StorageError, measure_parts, read_tensors, write_tensors, write_text
-from pfge.storage.lazy_members import LazyMembers
+from pfge.storage.ensemble_folder import LazyMembers
+from pfge.storage.files import (
+    StorageError,
+    measure_parts,
+    only_writer,
+    read_tensors,
+    tensor_file,
+    write_tensors,
+    write_text,
+)
 from pfge.storage.manifest import (
     ADAPTERS,
     MANIFEST,
     FileEntry,
+    Usage,
     commit_manifest,
     is_inside,
     prepare_for_overwrite,
@@ -33,11 +43,154 @@ from pfge.storage.manifest import (
     verify_file,
     views_entries,
 )
-from pfge.storage.tensor_bytes import tensor_file
-from pfge.storage.usage import Usage
 from pfge.tasks import Task
 from pfge.tasks.manifest import task_from_manifest, task_to_manifest
-from pfge.weights import Weights, count_bytes, view_weights
+from pfge.weights import Weights, count_bytes, share, view_weights
+
+TYPES = ("LORA",)
+"""Adapters that are saved and loaded; all that these need is in their tensors and in the fields below."""
+HIGHEST_RANK = 4096
+MOST_NAMES = 10_000
+MOST_PATTERNS = 400
+"""Of all names that peft matches as regular expressions; the cache of the module `re` holds 512."""
+_NAME = re.compile(r"[\w.^$-]{1,500}", re.ASCII)
+"""Without what repeats or groups, a regular expression takes no longer than its text."""
+_NAMES = f"names of modules, of letters, digits and _ . - ^ $, at most {MOST_NAMES:,}"
+
+
+def read_config(config: Any) -> LoraConfig:
+    """Return the config of an adapter, built from checked fields alone.
+
+    Raises:
+        ValueError: The type is not one of `TYPES`, or a field is unknown or has a value that is not allowed;
+            the message names it.
+    """
+    if not isinstance(config, Mapping):
+        raise ValueError(f"the config of an adapter must be an object, got {_show(config)}")
+    if (kind := config.get("peft_type")) not in TYPES:
+        raise ValueError(
+            f"peft_type must be {' or '.join(TYPES)}, got {_show(kind)}; for other adapters use Ensemble.save"
+        )
+    checked: dict[str, Any] = {}
+    for name, value in config.items():
+        if name in _ALLOWED:
+            rule, is_allowed = _ALLOWED[name]
+            if not is_allowed(value):
+                raise ValueError(f"{name} of an adapter must be {rule}, got {_show(value)}")
+            checked[name] = value
+        elif name not in _IGNORED and not (name in _OFF and value in (_OFF[name], None)):
+            known = "must be left as it is" if name in _OFF else "is not a known field"
+            raise ValueError(
+                f"the field {_show(name)} of an adapter {known}, got {_show(value)}; for adapters that need "
+                "it use Ensemble.save"
+            )
+    patterns = sum(len(_listed(checked.get(name))) for name in _PATTERNS)
+    if patterns > MOST_PATTERNS:
+        raise ValueError(
+            f"{', '.join(_PATTERNS)} of an adapter may have {MOST_PATTERNS} names together, got {patterns}"
+        )
+    return LoraConfig(**checked)
+
+
+def _listed(value: Any) -> Any:
+    return () if value is None else (value,) if isinstance(value, str) else value
+
+
+def _show(value: Any) -> str:
+    shown = repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _is_names(value: Any) -> bool:
+    if isinstance(value, str):
+        return _is_name(value)
+    return isinstance(value, list) and len(value) <= MOST_NAMES and all(map(_is_name, value))
+
+
+def _is_list_of_names(value: Any) -> bool:
+    return isinstance(value, list) and _is_names(value)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 10_000
+
+
+def _is_counts(value: Any) -> bool:
+    return _is_count(value) or (
+        isinstance(value, list) and len(value) <= MOST_NAMES and all(map(_is_count, value))
+    )
+
+
+def _is_rank(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= HIGHEST_RANK
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e30 and isfinite(value)
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < 1
+
+
+def _by_name(is_allowed: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def check(value: Any) -> bool:
+        return isinstance(value, dict) and all(_is_name(k) and is_allowed(v) for k, v in value.items())
+
+    return check
+
+
+def _or_none(is_allowed: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_allowed(value)
+
+
+def _one_of(*values: Any) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str | bool | None) and value in values
+
+
+_TASKS = tuple(kind.value for kind in TaskType)
+_STARTS = (True, False, "gaussian", "orthogonal", "olora", "pissa")
+_RANK = f"a whole number from 1 to {HIGHEST_RANK}"
+_ALLOWED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "task_type": (f"null or one of {', '.join(_TASKS)}", _one_of(None, *_TASKS)),
+    "inference_mode": ("true or false", _is_bool),
+    "r": (_RANK, _is_rank),
+    "target_modules": (_NAMES, _or_none(_is_names)),
+    "exclude_modules": (_NAMES, _or_none(_is_names)),
+    "target_parameters": (_NAMES, _or_none(_is_list_of_names)),
+    "modules_to_save": (_NAMES, _or_none(_is_list_of_names)),
+    "lora_alpha": ("a finite number", _is_number),
+    "lora_dropout": ("a number from 0 to 1", _is_share),
+    "fan_in_fan_out": ("true or false", _is_bool),
+    "bias": ("none, all or lora_only", _one_of("none", "all", "lora_only")),
+    "use_rslora": ("true or false", _is_bool),
+    "use_dora": ("true or false", _is_bool),
+    "lora_bias": ("true or false", _is_bool),
+    "ensure_weight_tying": ("true or false", _is_bool),
+    "init_lora_weights": (f"one of {', '.join(map(str, _STARTS))}", _one_of(*_STARTS)),
+    "layers_to_transform": ("whole numbers from 0", _or_none(_is_counts)),
+    "layers_pattern": (_NAMES, _or_none(_is_names)),
+    "rank_pattern": (f"for each name {_RANK}", _or_none(_by_name(_is_rank))),
+    "alpha_pattern": ("for each name a finite number", _or_none(_by_name(_is_number))),
+}
+_PATTERNS = ("modules_to_save", "layers_pattern", "rank_pattern", "alpha_pattern")
+_IGNORED = {"peft_type", "peft_version", "auto_mapping", "base_model_name_or_path", "revision"}
+"""What peft writes about where an adapter comes from. It is not needed, as the base is given."""
+_OFF: Mapping[str, Any] = {
+    field.name: field.default if field.default is not MISSING else {}
+    for field in fields(LoraConfig)
+    if field.name not in _ALLOWED
+}
+"""Other fields of peft, which are allowed where they have the value that leaves them out."""
+
 
 TESTED = ("0.21", "0.21")
 VERSION = 1
@@ -120,7 +273,7 @@ def load_adapters(
     path = Path(folder)
     manifest = read_manifest(path)
     require_format(path / MANIFEST, manifest, ADAPTERS, VERSION)
-    entries = [_parse_entry(path / MANIFEST, member) for member in manifest.get("members", [])]
+    entries = _parse_entries(path / MANIFEST, manifest)
     files = [verify_file(path / e.folder, e, f"adapter {number}") for number, e in enumerate(entries, 1)]
     temperatures = read_temperatures(path / MANIFEST, manifest, len(entries))
     usage = Usage.from_manifest(path / MANIFEST, manifest.get("usage"))
@@ -129,6 +282,9 @@ def load_adapters(
         task = task_from_manifest(manifest.get("task")) if task is None else task
     except ValueError as error:
         raise StorageError(f"{path / MANIFEST}: {error}") from None
+    for key in ("method", "model"):
+        if not isinstance(manifest.get(key), str | None):
+            raise StorageError(f"{path / MANIFEST} must give {key} as a string or null")
     if isinstance(base, PeftModel):
         raise ValueError(
             "load_adapters puts adapters into a base model, got one with adapters; pass model.unload()"
@@ -138,16 +294,18 @@ def load_adapters(
 
     def read(index: int) -> Weights:
         adapter = read_tensors(files[index])[0]
-        if adapter.keys() != names.keys():
+        own = view_weights(model)
+        shapes = {key: own[name].shape for key, name in names.items()}
+        if {key: tensor.shape for key, tensor in adapter.items()} != shapes:
             raise StorageError(f"{files[index]} must hold the tensors of an adapter for this base")
-        base = {name: share(tensor) for name, tensor in view_weights(model).items()}
+        base = {name: share(tensor) for name, tensor in own.items()}
         return base | {names[key]: tensor for key, tensor in adapter.items()}
 
     own = view_weights(model)
     adapter_bytes = count_bytes({name: own[name] for name in names.values()})
     return Ensemble(
         LazyMembers(len(entries), read, nbytes=lambda count: count * adapter_bytes),
-        lambda: model,
+        OwnedModel(model),
         task=task,
         method=manifest.get("method"),
         model=manifest.get("model"),
@@ -160,17 +318,15 @@ def load_adapters(
 
 
 def require_adapters(model: nn.Module) -> PeftModel:
-    """Return the model if it is one of peft whose adapter is made of tensors; a ValueError otherwise."""
+    """Return the model if it is one of peft with an adapter of a known type; a ValueError otherwise."""
     if not isinstance(model, PeftModel):
         raise ValueError(
             f"adapters are those of a peft model, got a {type(model).__name__}; let build_model return "
             "one, as from get_peft_model(base, config)"
         )
-    if model.active_peft_config.is_prompt_learning:
-        raise ValueError(
-            f"adapters are tensors of a model's layers, got {model.active_peft_config.peft_type.value}; "
-            "use Ensemble.save"
-        )
+    kind = model.active_peft_config.peft_type.value
+    if kind not in TYPES:
+        raise ValueError(f"adapters must be of type {' or '.join(TYPES)}, got {kind}; use Ensemble.save")
     return model
 
 
@@ -187,19 +343,24 @@ def digest_of_base(model: PeftModel) -> str:
 
 def _with_adapter(base: nn.Module, path: Path, manifest: dict[str, Any], *, other_base: bool) -> PeftModel:
     """Return the base with a place for an adapter; where it is another base, it is left as it was."""
-    config = manifest.get("adapter_config")
-    if not isinstance(config, dict) or config.get("megatron_config") is not None:
-        raise StorageError(f"{path / MANIFEST} must give the adapter's config, and no module to import")
-    expected = manifest.get("base") or {}
-    name = expected.get("name") or "a model without a name"
+    match manifest.get("base"):
+        case {"name": str() | None as given, "sha256": str(digest)}:
+            name = given or "a model without a name"
+        case _:
+            raise StorageError(f"{path / MANIFEST} must give the name and the sha256 of the adapters' base")
+    try:
+        config = read_config(manifest.get("adapter_config"))
+    except ValueError as error:
+        raise StorageError(f"{path / MANIFEST}: {error}") from None
     with torch.random.fork_rng():
         try:
-            model = get_peft_model(base, PeftConfig.from_peft_type(**config))
-        except (KeyError, TypeError, ValueError) as error:
+            model = get_peft_model(base, config)
+        except Exception as error:  # peft and the layers raise errors of many kinds
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise StorageError(
-                f"{path} has adapters for {name}, which do not fit a {type(base).__name__}: {error}"
+                f"{path} has adapters for {name}, which do not fit a {type(base).__name__}: {reason}"
             ) from error
-    if not other_base and digest_of_base(model) != expected.get("sha256"):
+    if not other_base and digest_of_base(model) != digest:
         model.unload()
         raise StorageError(
             f"{path} has adapters for {name}, and the base given is another model or has other weights; load "
@@ -221,8 +382,14 @@ def _names_by_key(model: PeftModel) -> dict[str, str]:
 
 def _plain_config(model: PeftModel) -> dict[str, Any]:
     config = model.active_peft_config.to_dict() | {"inference_mode": True}
+    if any(isinstance(config[key], str) for key in ("target_modules", "exclude_modules")):
+        # Regular expressions are replaced by the modules that they found, as only names are loaded.
+        names = {*model.base_model.targeted_module_names}
+        config |= {"target_modules": names, "exclude_modules": None}
     # Sets, which JSON does not know, have an order that changes from run to run.
-    return {key: sorted(value) if isinstance(value, set) else value for key, value in sorted(config.items())}
+    plain = {key: sorted(value) if isinstance(value, set) else value for key, value in sorted(config.items())}
+    read_config(plain)  # what is saved can be loaded
+    return plain
 
 
 def _require_only_adapter(
@@ -260,6 +427,13 @@ def _write(path: Path, number: int, adapter: Weights, config: dict[str, Any], it
     write_tensors(folder / WEIGHTS, adapter, metadata)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")  # peft's own file, without a key of ours
     return Entry(folder=folder.name, file=WEIGHTS, bytes=size, sha256=digest, iteration=iteration)
+
+
+def _parse_entries(path: Path, manifest: dict[str, Any]) -> list[Entry]:
+    members = manifest.get("members")
+    if not isinstance(members, list):
+        raise StorageError(f"{path} must list the adapters in `members`, found a {type(members).__name__}")
+    return [_parse_entry(path, member) for member in members]
 
 
 def _parse_entry(path: Path, member: Any) -> Entry:

@@ -14,18 +14,25 @@ from transformers.trainer_callback import TrainerCallback, TrainerControl, Train
 from transformers.training_args import TrainingArguments
 
 from pfge.collectors.base import Collector
-from pfge.integrations.accelerate import require_supported, unwrap_optimizer
+from pfge.integrations.accelerate import require_supported
 from pfge.integrations.collecting import Collecting, checked, sampled_digest, warn_if_untested
 from pfge.schedules import Schedule
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
+from pfge.storage.files import read_bounded
+from pfge.tasks import CausalLM, Task
 from pfge.weights import unwrap
 
 TESTED = ("5.17", "5.22")
 FILE = "pfge.safetensors"
+UNSHIFTED = {"XLMWithLMHeadModel", "XLNetLMHeadModel"}
+"""Causal language models, by their mapping in transformers, whose loss takes labels as they are."""
 
 
 class CollectWeights(Collecting, TrainerCallback):
     """Collects weights while `Trainer.train` runs; `ensemble()` is what was collected.
+
+    For a causal language model, the ensemble has the task `CausalLM()`, which compares the prediction at
+    each position with the next token, as the model's own loss does.
 
     Its state lies in each of the trainer's checkpoints as `pfge.safetensors`, so that
     `train(resume_from_checkpoint=...)` goes on with the same members.
@@ -42,7 +49,7 @@ class CollectWeights(Collecting, TrainerCallback):
     def __init__(
         self,
         schedule: Schedule | None,
-        collectors: Sequence[Collector],
+        collectors: Sequence[Collector] | Collector,
         *,
         checkpoint: str | Path | None = None,
     ):
@@ -69,7 +76,7 @@ class CollectWeights(Collecting, TrainerCallback):
         self.detach()  # from a training that was interrupted
         if state.global_step:
             self._load(Path(self.checkpoint or _folder(args, state)), state, kwargs["model"])
-        self.attach(kwargs["model"], unwrap_optimizer(kwargs["optimizer"]))
+        self.attach(kwargs["model"], kwargs["optimizer"])
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -105,10 +112,14 @@ class CollectWeights(Collecting, TrainerCallback):
         if hasattr(model, "peft_config"):
             raise ValueError(
                 f"the adapters of a {type(model).__name__} need the base that it was made from; pass "
-                "ensemble(lambda: model), which puts members into the trained model"
+                "ensemble(lambda: model), which puts members into a copy of the trained model"
             )
         config = deepcopy(getattr(model, "config", None))
         return checked(partial(type(model), config), "let its constructor take its config")
+
+    def task_of(self, model: nn.Module) -> Task:
+        """Return `CausalLM()` for a causal language model; logits [N, C] are assumed of others."""
+        return CausalLM() if is_causal_lm(model) else super().task_of(model)
 
     def _load(self, folder: Path, state: TrainerState, model: nn.Module) -> None:
         if (folder / FILE).exists() and _log_history(folder) == state.log_history:
@@ -125,13 +136,24 @@ class CollectWeights(Collecting, TrainerCallback):
         )
 
 
+def is_causal_lm(model: nn.Module) -> bool:
+    """Return whether the loss of a model compares each position with the next label."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    base = getattr(model, "get_base_model", None)  # of adapters
+    kinds = [*type(model).__mro__, *(type(base()).__mro__ if callable(base) else ())]
+    names = {kind.__name__ for kind in kinds}
+    known = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()} - UNSHIFTED
+    return bool(names & known) or any(name.endswith("ForCausalLM") for name in names)
+
+
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(args.output_dir or ".", f"checkpoint-{state.global_step}")
 
 
 def _log_history(folder: Path) -> Any:
     file = folder / "trainer_state.json"
-    return json.loads(file.read_text()).get("log_history") if file.exists() else None
+    return json.loads(read_bounded(file)).get("log_history") if file.exists() else None
 
 
 def _mark(state: TrainerState, model: nn.Module) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from pfge.forward import call_model
-from pfge.lab.config.schema import ConfigError, EngineSettings
+from pfge.lab.config.settings import ConfigError, EngineSettings
 from pfge.lab.malloc import keep_freed_memory
 
 

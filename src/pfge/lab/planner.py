@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pfge.compression.formats import FORMATS, FORMATS_ALONE, FORMATS_OF_ONE, StorageFormat
+from pfge.compression.compress import FORMATS, FORMATS_ALONE, FORMATS_OF_ONE, StorageFormat
 from pfge.lab.models import build_model
 from pfge.lab.models.registry import ModelBuildError
 from pfge.methods import METHODS, Method, Setting, reference_first, schedule_of

@@ -1,6 +1,6 @@
 """Methods: one table that everything else looks up, and the rows that results have of them."""
 
-from pfge.methods.method import Method
+from pfge.methods.method import NEUTRAL, Mark, Method, Setting, Style, Variant
 from pfge.methods.rows import (
     START,
     base_of,
@@ -14,8 +14,6 @@ from pfge.methods.rows import (
     style_of,
     styles,
 )
-from pfge.methods.setting import Setting, Variant
-from pfge.methods.style import NEUTRAL, Mark, Style
 from pfge.methods.table import (
     DEFAULT_METHODS,
     METHODS,

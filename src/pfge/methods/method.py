@@ -1,4 +1,4 @@
-"""What a method is: all that a comparison, a table or a figure needs to know about it."""
+"""The definition of a method, its settings and its appearance."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,9 +7,98 @@ from typing import Literal
 
 from pfge.collectors import Collector
 from pfge.collectors.stores import Store
-from pfge.methods.setting import Setting
-from pfge.methods.style import Style
-from pfge.schedules import Schedule
+from pfge.schedules import Schedule, Triangular
+
+Variant = Literal["paper", "reference"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all methods of a comparison have in common, in iterations.
+
+    Args:
+        iterations: Updates that each method may spend (the paper's n).
+        cycle: Iterations in a cycle of the learning rate (c).
+        period: Iterations between two members of PFGE (P).
+        low: The smallest learning rate (alpha1).
+        high: The largest (alpha2).
+        variant: "paper" collects at multiples of the cycle, where its rate is lowest; "reference" at
+            mid-cycle, as the authors' program does, one iteration before its rate is lowest.
+        average_start: Whether a start point counts in its average; None is the variant's choice.
+        clear_momentum: Whether PFGE restarts with a new optimizer.
+        ema_decay: The share of the old mean that EMA keeps at each iteration.
+        tail: The share of an annealing, at its end, that Star and Cosine average.
+    """
+
+    iterations: int
+    cycle: int
+    period: int
+    low: float
+    high: float
+    variant: Variant = "paper"
+    average_start: bool | None = None
+    clear_momentum: bool = True
+    ema_decay: float = 0.999
+    tail: float = 0.1
+
+    @property
+    def phase(self) -> int:
+        """Where in a cycle weights are taken."""
+        return 0 if self.variant == "paper" else self.cycle // 2
+
+    @property
+    def members(self) -> int:
+        """How many members PFGE makes."""
+        return self.iterations // self.period
+
+    @property
+    def averages_start(self) -> bool:
+        """Whether a start point counts in its average, by choice or by the variant."""
+        return self.variant == "paper" if self.average_start is None else self.average_start
+
+    def tail_of(self, annealing: int) -> int:
+        """Return how many of the last iterations of an annealing are averaged, at least one."""
+        return max(round(self.tail * annealing), 1)
+
+    def schedule(self) -> Schedule:
+        """Return the learning rate of the shared path: it rises and falls once a cycle."""
+        start: Literal["low", "high"] = "low" if self.variant == "paper" else "high"
+        return Triangular(self.cycle, self.low, self.high, start=start)
+
+
+Mark = Literal[
+    "circle", "square", "diamond", "up", "down", "left", "right", "hexagon", "star", "cross", "plus"
+]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one method looks in every figure and table.
+
+    Attributes:
+        light: Its color on a light page.
+        dark: Its color on a dark page.
+        mark: The shape of its points.
+        open: Whether that is only an outline.
+        strong: Whether it is emphasized: bold in tables, with thicker lines and larger marks in figures.
+    """
+
+    light: str
+    dark: str
+    mark: Mark
+    open: bool = False
+    strong: bool = False
+
+
+NEUTRAL = Style("#6b7280", "#9aa4b2", "plus")
+SPARE = (
+    Style("#8a4b2a", "#c98a66", "up", open=True),
+    Style("#5b4bb0", "#a99cf0", "down", open=True),
+    Style("#6a7b00", "#b3c73d", "right", open=True),
+    Style("#9c1f2e", "#e0707c", "star", open=True),
+)
+"""For methods without a style of their own."""
+
 
 CollectorFactory = Callable[[Setting, int, Store | str | Path | None], Collector]
 TAKEN_NAMES = ("w0", "shared", "pretrain")

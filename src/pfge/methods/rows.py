@@ -3,9 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pfge.methods.method import Method
-from pfge.methods.setting import Setting
-from pfge.methods.style import NEUTRAL, SPARE, Style
+from pfge.methods.method import NEUTRAL, SPARE, Method, Setting, Style
 from pfge.methods.table import METHODS
 from pfge.schedules import Schedule
 

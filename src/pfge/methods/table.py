@@ -5,9 +5,7 @@ from pathlib import Path
 
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Star
 from pfge.collectors.stores import Store
-from pfge.methods.method import Method
-from pfge.methods.setting import Setting
-from pfge.methods.style import Style
+from pfge.methods.method import Method, Setting, Style
 from pfge.schedules import CosineRestarts, Schedule
 
 
@@ -91,6 +89,7 @@ _ENTRIES = (
             phase=setting.phase,
             average_start=setting.averages_start,
             clear_momentum=setting.clear_momentum,
+            cycles_restart=setting.variant == "paper",
             store=store,
         ),
         members="period",

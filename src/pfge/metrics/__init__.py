@@ -1,7 +1,13 @@
 """How good predictions are, how uncertain, and which differences are more than noise."""
 
-from pfge.metrics.example_scores import ExampleScores
-from pfge.metrics.functional import (
+from pfge.metrics.gaussian_scores import GaussianScores, score_gaussians
+from pfge.metrics.label_scores import LabelScores, score_labels
+from pfge.metrics.position_scores import PositionScores, score_positions
+from pfge.metrics.scores import (
+    ExampleScores,
+    Reliability,
+    Scores,
+    SquaredErrors,
     accuracy,
     area_under_risk_coverage,
     brier_score,
@@ -9,12 +15,9 @@ from pfge.metrics.functional import (
     maximum_calibration_error,
     negative_log_likelihood,
     reliability,
+    score_examples,
+    score_squared_errors,
 )
-from pfge.metrics.gaussian_scores import GaussianScores, score_gaussians
-from pfge.metrics.label_scores import LabelScores, score_labels
-from pfge.metrics.position_scores import PositionScores, score_positions
-from pfge.metrics.reliability import Reliability
-from pfge.metrics.scores import Scores, score_examples
 from pfge.metrics.significance import (
     Difference,
     SeedDifference,
@@ -34,6 +37,7 @@ __all__ = [
     "Reliability",
     "Scores",
     "SeedDifference",
+    "SquaredErrors",
     "accuracy",
     "area_under_risk_coverage",
     "brier_score",
@@ -52,5 +56,6 @@ __all__ = [
     "score_gaussians",
     "score_labels",
     "score_positions",
+    "score_squared_errors",
     "seed_difference",
 ]

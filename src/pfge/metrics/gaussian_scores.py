@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfge.metrics.example_scores import ExampleScores
+from pfge.metrics.scores import ExampleScores
 
 WITHIN_90 = 1.6448536269514722
 """A normal variable is within so many standard deviations of its mean with a probability of 0.9."""

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfge.metrics.checks import SMALLEST
-from pfge.metrics.example_scores import ExampleScores
-from pfge.metrics.probability_metrics import ProbabilityMetrics
-from pfge.metrics.reliability import Reliability, bin_by_confidence
+from pfge.metrics.scores import (
+    ExampleScores,
+    ProbabilityMetrics,
+    Reliability,
+    bin_by_confidence,
+    smallest_of,
+    smallest_rest_of,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +22,8 @@ class LabelScores(ProbabilityMetrics, ExampleScores):
     Attributes:
         probability: Of each label, [N, L], float64.
         target: 1 where the label applies and 0 elsewhere, [N, L], uint8.
-        log_loss: The mean over labels of -log of the probability of the target, [N], float64.
+        log_loss: The mean over labels of -log of the probability of the target, [N], float64. A p of 0 counts
+            as the least number above 0 of its type, and a p of 1 as the closest to 1 that is rounded to it.
         brier: The mean over labels of the squared distance to the target, from 0 to 1, [N], float64.
 
     Example:
@@ -87,11 +92,12 @@ def score_labels(probabilities: Tensor, targets: Tensor) -> LabelScores:
             "sigmoid to logits first"
         )
     y = targets.to(p.device, torch.uint8)
-    of_target = torch.where(y.bool(), p, 1 - p)
+    yes = p.clamp(min=smallest_of(probabilities.dtype))
+    no = (1 - p).clamp(min=smallest_rest_of(probabilities.dtype))
     return LabelScores(
         probability=p,
         target=y,
-        log_loss=-of_target.clamp(min=SMALLEST).log().mean(dim=1),
+        log_loss=-torch.where(y.bool(), yes, no).log().mean(dim=1),
         brier=(p - y).square().mean(dim=1),
     )
 

@@ -4,14 +4,13 @@ They are sums over the positions of each example, not numbers for each position,
 where predictions are large.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pfge.metrics.checks import SMALLEST, require_probabilities
-from pfge.metrics.example_scores import ExampleScores
-from pfge.metrics.reliability import Reliability
+from pfge.metrics.scores import ExampleScores, Reliability, require_probabilities, smallest_of, widen
 
 BINS = 15
 _SCORED_AT_ONCE = 1 << 19
@@ -28,7 +27,7 @@ class PositionScores(ExampleScores):
     Attributes:
         positions: How many positions count, [N].
         correct: How many of them are predicted right, [N].
-        log_loss: The sum of -log p(target), [N]; a p below the smallest float32 counts as that.
+        log_loss: The sum of -log p(target), [N]; a p of 0 counts as the least number above 0 of its type.
         brier: The sum of squared distances to the one-hot target, [N].
         entropy: The sum of the entropies of the predictions, in nats, [N].
         hits: How many positions of each class are predicted right, [N, C].
@@ -67,6 +66,10 @@ class PositionScores(ExampleScores):
     def negative_log_likelihood(self) -> float:
         """Return the mean log loss over positions."""
         return self._mean(self.log_loss)
+
+    def perplexity(self) -> float:
+        """Return exp(NLL): of how many tokens a model that is as unsure as this one would have to choose."""
+        return math.exp(self.negative_log_likelihood())
 
     def brier_score(self) -> float:
         """Return the mean Brier score over positions."""
@@ -190,7 +193,8 @@ def _score(probabilities: Tensor, targets: Tensor, valid: Tensor) -> PositionSco
         # What is predicted there, which may be NaN, as of the padding of a text, must not reach any sum.
         wide = wide.where(valid[..., None], 1 / classes)
         targets = targets.where(valid, 0)
-    require_probabilities(wide.flatten(0, 1))
+    require_probabilities(wide.flatten(0, 1), probabilities.dtype)
+    wide = widen(wide, probabilities.dtype)
     targets = targets.long()
     confidence, predicted = wide.max(dim=2)
     of_target = wide.gather(2, targets[..., None])[..., 0]
@@ -212,7 +216,7 @@ def _score(probabilities: Tensor, targets: Tensor, valid: Tensor) -> PositionSco
     return PositionScores(
         positions=total(valid),
         correct=total(right),
-        log_loss=total(-of_target.clamp(min=SMALLEST).log()),
+        log_loss=total(-of_target.clamp(min=smallest_of(probabilities.dtype)).log()),
         brier=total(wide.square().sum(dim=2) - 2 * of_target + 1),
         entropy=total(torch.special.entr(wide).sum(dim=2)),
         hits=count(right, targets, classes).int(),

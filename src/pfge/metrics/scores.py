@@ -1,14 +1,259 @@
-"""Scores of one class for each example."""
+"""Scores and metrics of one class per example."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from pfge.metrics.checks import SMALLEST, require_probabilities, require_targets
-from pfge.metrics.example_scores import ExampleScores
-from pfge.metrics.probability_metrics import ProbabilityMetrics
-from pfge.metrics.reliability import Reliability, bin_by_confidence, sort_by_confidence
+SMALLEST = torch.finfo(torch.float32).tiny
+"""The least probability that a logarithm is taken of: float32 softmax rounds smaller ones to 0."""
+
+
+def smallest_of(dtype: torch.dtype) -> float:
+    """Return what a probability of 0 counts as in a logarithm: the least number above 0 of its own type.
+
+    That is 6e-8 in float16, which rounds smaller ones to 0, and never less than `SMALLEST`.
+    """
+    info = torch.finfo(dtype)
+    return max(SMALLEST, info.smallest_normal * info.eps)
+
+
+def smallest_rest_of(dtype: torch.dtype) -> float:
+    """Return what 1 - p counts as for a p of 1: a p that is closer to 1 is rounded to it."""
+    return torch.finfo(dtype).eps / 4
+
+
+def widen(probabilities: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return probabilities in float64; those of types narrower than float32 divided by their sum.
+
+    In bfloat16 a sum over classes may be off by 0.4 %, which is more than how unsure many predictions are.
+
+    Args:
+        probabilities: Classes last.
+        dtype: The type that they were rounded to; their own if None.
+    """
+    wide = probabilities.double()
+    if torch.finfo(dtype or probabilities.dtype).eps <= torch.finfo(torch.float32).eps:
+        return wide
+    return wide / wide.sum(dim=-1, keepdim=True)
+
+
+def require_targets(predictions: Tensor, targets: Tensor) -> None:
+    """Raise a ValueError unless each row of [N, C] has a target among its classes."""
+    require_rows(predictions)
+    if targets.shape != predictions.shape[:1]:
+        raise ValueError(
+            f"predictions are [N, C] and targets [N], got {list(predictions.shape)} and {list(targets.shape)}"
+        )
+    classes = predictions.shape[1]
+    if targets.is_floating_point() or int(targets.min()) < 0 or int(targets.max()) >= classes:
+        raise ValueError(
+            f"targets must be whole numbers from 0 to {classes - 1}, got {targets.dtype} from "
+            f"{targets.min().item()} to {targets.max().item()}"
+        )
+
+
+def require_rows(predictions: Tensor) -> None:
+    """Raise a ValueError unless there are rows of at least two classes."""
+    if predictions.ndim != 2:
+        raise ValueError(f"predictions are [N, C], got {list(predictions.shape)}")
+    examples, classes = predictions.shape
+    if not examples:
+        raise ValueError("predictions need at least one example, got none")
+    if classes < 2:
+        raise ValueError(f"predictions need at least two classes, got {classes}")
+
+
+def require_probabilities(probabilities: Tensor, dtype: torch.dtype | None = None) -> None:
+    """Raise a ValueError unless each row of [N, C] is a distribution over classes.
+
+    Args:
+        probabilities: The rows.
+        dtype: The type that they were rounded to; their own if None.
+    """
+    require_rows(probabilities)
+    info = torch.finfo(dtype or probabilities.dtype)
+    # Rounding changes a sum by up to eps times it, and by half of the least number for each class.
+    tolerance = max(1e-3, 2 * info.eps) + probabilities.shape[1] * info.smallest_normal * info.eps / 2
+    sums = probabilities.sum(dim=1, dtype=torch.float64)
+    lowest = probabilities.amin(dim=1)
+    # NaN compares false, so the test asks for what must hold.
+    good = ((sums - 1).abs() < tolerance) & (lowest >= 0)
+    if not bool(good.all()):
+        row = int(good.logical_not().nonzero()[0])
+        raise ValueError(
+            f"each row of probabilities must sum to 1 without negative or NaN entries, got entries from "
+            f"{lowest[row].item():.6g} in a row ({row}) that sums to {sums[row].item():.6g}; "
+            "apply softmax to logits first"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleScores:
+    """Tensors by name, with examples along the first dimension of each.
+
+    The scores of a task are a subclass whose fields are these tensors. Scores of parts of a data set can be
+    put together, drawn from, and saved by name.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import torch
+        >>> from pfge.metrics import ExampleScores
+        >>> @dataclass(frozen=True, eq=False)
+        ... class Errors(ExampleScores):
+        ...     error: torch.Tensor
+        >>> both = Errors.cat([Errors(torch.tensor([1.0, 2.0])), Errors(torch.tensor([3.0]))])
+        >>> both.tensors
+        {'error': tensor([1., 2., 3.])}
+        >>> len(both), both.take(torch.tensor([2, 2])).error
+        (3, tensor([3., 3.]))
+        >>> Errors.from_tensors(both.tensors).error
+        tensor([1., 2., 3.])
+    """
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by the names of the fields, in their order."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Return the scores of tensors by name; those of other names are left out."""
+        names = [field.name for field in fields(cls)]
+        if missing := [name for name in names if name not in tensors]:
+            raise ValueError(f"{cls.__name__} needs {', '.join(names)}, but {', '.join(missing)} is missing")
+        return cls(**{name: tensors[name] for name in names})
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        """Return the scores of all examples of several parts, in order."""
+        if not parts:
+            raise ValueError("scores can be put together from at least one part, got none")
+        names = parts[0].tensors
+        return cls(**{name: torch.cat([part.tensors[name] for part in parts]) for name in names})
+
+    def take(self, index: Tensor) -> Self:
+        """Return the scores of the examples of these numbers, which may repeat."""
+        return type(self)(**{name: tensor[index] for name, tensor in self.tensors.items()})
+
+
+class ProbabilityMetrics:
+    """Means over examples of what scores of predicted probabilities have for each."""
+
+    log_loss: Tensor
+    brier: Tensor
+
+    def negative_log_likelihood(self) -> float:
+        """Return the mean log loss."""
+        return self.log_loss.mean().item()
+
+    def brier_score(self) -> float:
+        """Return the mean Brier score."""
+        return self.brier.mean().item()
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How confident and how right the predictions in each bin are.
+
+    Attributes:
+        lower: The lower bound of each bin; the lowest confidence in it for bins of equal mass.
+        upper: The upper bound, which belongs to the bin; the highest confidence for equal mass.
+        count: The examples in each bin.
+        confidence: The mean confidence in each bin, 0 if it is empty.
+        accuracy: The share of right predictions in each bin, 0 if it is empty.
+
+    Example:
+        >>> from pfge.metrics import Reliability
+        >>> found = Reliability(
+        ...     lower=(0.0, 0.5), upper=(0.5, 1.0), count=(1, 3), confidence=(0.5, 0.75), accuracy=(0.0, 1.0)
+        ... )
+        >>> found.gaps
+        (0.5, 0.25)
+        >>> found.expected_calibration_error  # (1 * 0.5 + 3 * 0.25) / 4
+        0.3125
+    """
+
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    count: tuple[int, ...]
+    confidence: tuple[float, ...]
+    accuracy: tuple[float, ...]
+
+    @property
+    def gaps(self) -> tuple[float, ...]:
+        """The distance between confidence and accuracy in each bin."""
+        return tuple(abs(a - c) for a, c in zip(self.accuracy, self.confidence, strict=True))
+
+    @property
+    def expected_calibration_error(self) -> float:
+        """The mean gap over all examples."""
+        return sum(gap * count for gap, count in zip(self.gaps, self.count, strict=True)) / sum(self.count)
+
+    @property
+    def maximum_calibration_error(self) -> float:
+        """The largest gap of any bin."""
+        return max(self.gaps)
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """Return plain numbers by name, for JSON."""
+        return {name: list(values) for name, values in asdict(self).items()}
+
+
+def bin_by_confidence(confidence: Tensor, correct: Tensor, bins: int, equal_mass: bool) -> Reliability:
+    """Divide examples into bins by confidence.
+
+    Args:
+        confidence: The probability of each example's predicted class, [N].
+        correct: 1 where the prediction is right and 0 elsewhere, [N].
+        bins: How many bins.
+        equal_mass: Whether bins hold equally many examples, the first ones one more where they do not
+            divide, rather than being equally wide from 0 to 1. Examples of equal confidence then count
+            with their mean accuracy, so that it does not matter which of them falls into which bin.
+    """
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}")
+    confidence, correct = sort_by_confidence(confidence.cpu(), correct.cpu())
+    if equal_mass:
+        number = torch.arange(bins)
+        count = len(confidence) // bins + (number < len(confidence) % bins).long()
+        index = number.repeat_interleave(count)
+        last = count.cumsum(0) - 1
+        # An empty bin, after the last example, is a point at the highest confidence.
+        lower, upper = confidence[(last - count + 1).clamp(max=len(confidence) - 1)], confidence[last]
+    else:
+        edges = torch.arange(bins + 1, dtype=torch.float64) / bins
+        lower, upper = edges[:-1], edges[1:]
+        # Upper bounds belong to their bin, as in Guo et al. (2017).
+        index = torch.bucketize(confidence, edges[1:-1])
+        count = index.bincount(minlength=bins)
+    filled = count.clamp(min=1)
+    return Reliability(
+        lower=tuple(lower.tolist()),
+        upper=tuple(upper.tolist()),
+        count=tuple(count.tolist()),
+        confidence=tuple((_sum_by(index, confidence, bins) / filled).tolist()),
+        accuracy=tuple((_sum_by(index, correct, bins) / filled).tolist()),
+    )
+
+
+def sort_by_confidence(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the confidences from low to high and, for each, the accuracy at that very confidence.
+
+    Examples of equal confidence share their mean, so the result does not depend on their order.
+    """
+    values, index, count = torch.unique(confidence, return_inverse=True, return_counts=True)
+    accuracy = _sum_by(index, correct, len(values)) / count
+    return values.repeat_interleave(count), accuracy.repeat_interleave(count)
+
+
+def _sum_by(index: Tensor, values: Tensor, groups: int) -> Tensor:
+    return values.new_zeros(groups).index_add_(0, index, values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +263,7 @@ class Scores(ProbabilityMetrics, ExampleScores):
     Attributes:
         confidence: The probability of the most probable class.
         correct: 1 where that class is the target and 0 elsewhere.
-        log_loss: -log p(target); a p below the smallest float32 counts as that.
+        log_loss: -log p(target); a p of 0 counts as the least number above 0 of its type.
         brier: The squared distance to the one-hot target, from 0 to 2.
         entropy: The entropy of the prediction, in nats.
 
@@ -47,7 +292,7 @@ class Scores(ProbabilityMetrics, ExampleScores):
         return self.entropy.mean().item()
 
     def reliability(self, bins: int = 15, equal_mass: bool = False) -> Reliability:
-        """Return confidence and accuracy in bins; see `pfge.metrics.reliability`."""
+        """Return confidence and accuracy in bins; see `pfge.metrics.scores`."""
         return bin_by_confidence(self.confidence, self.correct, bins, equal_mass)
 
     def expected_calibration_error(self, bins: int = 15, equal_mass: bool = False) -> float:
@@ -72,7 +317,8 @@ def score_examples(probabilities: Tensor, targets: Tensor) -> Scores:
     """Return the scores of each example.
 
     Args:
-        probabilities: [N, C], each row summing to one.
+        probabilities: [N, C], each row summing to one up to the rounding of its type. In a type narrower than
+            float32, each row is divided by its sum.
         targets: The true class of each example, [N].
 
     Example:
@@ -84,14 +330,230 @@ def score_examples(probabilities: Tensor, targets: Tensor) -> Scores:
     """
     require_targets(probabilities, targets)
     require_probabilities(probabilities)
-    wide = probabilities.detach().double()
+    wide = widen(probabilities.detach())
     targets = targets.to(wide.device, torch.int64)
     confidence, predicted = wide.max(dim=1)
     of_target = wide.gather(1, targets[:, None])[:, 0]
     return Scores(
         confidence=confidence,
         correct=(predicted == targets).double(),
-        log_loss=-of_target.clamp(min=SMALLEST).log(),
+        log_loss=-of_target.clamp(min=smallest_of(probabilities.dtype)).log(),
         brier=wide.square().sum(dim=1) - 2 * of_target + 1,
         entropy=torch.special.entr(wide).sum(dim=1),
     )
+
+
+def accuracy(probabilities: Tensor, targets: Tensor) -> float:
+    """Return the share of examples whose most probable class is the target.
+
+    Args:
+        probabilities: [N, C], each row summing to one.
+        targets: The true class of each example, [N].
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import accuracy
+        >>> probabilities = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
+        >>> accuracy(probabilities, torch.tensor([0, 0]))
+        0.5
+    """
+    return score_examples(probabilities, targets).accuracy()
+
+
+def negative_log_likelihood(probabilities: Tensor, targets: Tensor) -> float:
+    """Return the negative log-likelihood of the targets in nats, the mean over examples.
+
+        NLL = (1 / N) * sum over n of -log p_n[target_n]
+
+    A p of 0 counts as the least number above 0 of its type: 6e-8 (17 nats) in float16, and at least the
+    smallest normal float32 (87 nats). A rounded zero does not make the NLL infinite.
+
+    Args:
+        probabilities: [N, C], each row summing to one.
+        targets: The true class of each example, [N].
+
+    References:
+        Good, "Rational Decisions", Journal of the Royal Statistical Society B, 1952.
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import negative_log_likelihood
+        >>> probabilities = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+        >>> round(negative_log_likelihood(probabilities, torch.tensor([0, 0])), 4)  # 1.5 * log(2)
+        1.0397
+    """
+    return score_examples(probabilities, targets).negative_log_likelihood()
+
+
+def brier_score(probabilities: Tensor, targets: Tensor) -> float:
+    """Return the mean over examples of the squared distance to the one-hot target, from 0 to 2.
+
+        Brier = (1 / N) * sum over n and classes c of (p_n[c] - [c = target_n])^2
+
+    Args:
+        probabilities: [N, C], each row summing to one.
+        targets: The true class of each example, [N].
+
+    References:
+        Brier, "Verification of Forecasts Expressed in Terms of Probability", Monthly Weather Review, 1950.
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import brier_score
+        >>> probabilities = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+        >>> brier_score(probabilities, torch.tensor([0, 0]))  # (0.5 + 1.125) / 2
+        0.8125
+    """
+    return score_examples(probabilities, targets).brier_score()
+
+
+def expected_calibration_error(
+    probabilities: Tensor, targets: Tensor, bins: int = 15, equal_mass: bool = False
+) -> float:
+    """Return the mean gap between confidence and accuracy over bins (ECE); see `reliability`.
+
+        ECE = sum over bins b of (n_b / N) * |accuracy_b - confidence_b|
+
+    Args:
+        probabilities: [N, C], each row summing to one.
+        targets: The true class of each example, [N].
+        bins: How many bins divide the confidences.
+        equal_mass: Whether bins hold equally many examples instead of being equally wide.
+
+    References:
+        Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
+        AAAI 2015. Nixon et al., "Measuring Calibration in Deep Learning", CVPR Workshops 2019, for bins of
+        equal mass.
+
+    Example:
+        One example of confidence 0.75 is right, and one of confidence 0.625 is wrong: (0.25 + 0.625) / 2.
+
+        >>> import torch
+        >>> from pfge.metrics import expected_calibration_error
+        >>> probabilities = torch.tensor([[0.75, 0.25], [0.375, 0.625]])
+        >>> expected_calibration_error(probabilities, torch.tensor([0, 0]))
+        0.4375
+    """
+    return score_examples(probabilities, targets).expected_calibration_error(bins, equal_mass)
+
+
+def maximum_calibration_error(probabilities: Tensor, targets: Tensor, bins: int = 15) -> float:
+    """Return the largest gap between confidence and accuracy of any bin of equal width (MCE).
+
+        MCE = max over bins b that are not empty of |accuracy_b - confidence_b|
+
+    Args:
+        probabilities: [N, C], each row summing to one.
+        targets: The true class of each example, [N].
+        bins: How many bins divide the confidences from 0 to 1.
+
+    References:
+        Naeini, Cooper, Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
+        AAAI 2015.
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import maximum_calibration_error
+        >>> probabilities = torch.tensor([[0.75, 0.25], [0.375, 0.625]])
+        >>> maximum_calibration_error(probabilities, torch.tensor([0, 0]))
+        0.625
+    """
+    return score_examples(probabilities, targets).maximum_calibration_error(bins)
+
+
+def area_under_risk_coverage(probabilities: Tensor, targets: Tensor) -> float:
+    """Return the mean, over k from 1 to N, of the error among the k most confident examples (AURC).
+
+        AURC = (1 / N) * sum over k from 1 to N of (errors among the k most confident) / k
+
+    It is low where confidence tells right predictions from wrong ones. Where equal confidences leave open
+    which examples are the k most confident, it is the expected error.
+
+    Args:
+        probabilities: [N, C], each row summing to one.
+        targets: The true class of each example, [N].
+
+    References:
+        Geifman, Uziel, El-Yaniv, "Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers",
+        ICLR 2019.
+
+    Example:
+        The most confident example is right, the other one wrong: (0 / 1 + 1 / 2) / 2.
+
+        >>> import torch
+        >>> from pfge.metrics import area_under_risk_coverage
+        >>> probabilities = torch.tensor([[0.75, 0.25], [0.375, 0.625]])
+        >>> area_under_risk_coverage(probabilities, torch.tensor([0, 0]))
+        0.25
+    """
+    return score_examples(probabilities, targets).area_under_risk_coverage()
+
+
+def reliability(
+    probabilities: Tensor, targets: Tensor, bins: int = 15, equal_mass: bool = False
+) -> Reliability:
+    """Return confidence and accuracy in bins, for a reliability diagram.
+
+    Args:
+        probabilities: [N, C], each row summing to one.
+        targets: The true class of each example.
+        bins: How many bins divide the confidences from 0 to 1; each includes its upper bound.
+        equal_mass: Whether bins hold equally many examples instead of being equally wide. Examples of
+            equal confidence then count with their mean accuracy, so their order does not matter.
+
+    References:
+        DeGroot, Fienberg, "The Comparison and Evaluation of Forecasters", The Statistician, 1983.
+        Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import reliability
+        >>> probabilities = torch.tensor([[0.75, 0.25], [0.375, 0.625]])
+        >>> found = reliability(probabilities, torch.tensor([0, 0]), bins=2)
+        >>> found.count, found.confidence, found.accuracy
+        ((0, 2), (0.0, 0.6875), (0.0, 0.5))
+    """
+    return score_examples(probabilities, targets).reliability(bins, equal_mass)
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredErrors(ExampleScores):
+    """How far outputs are from targets of the same shape.
+
+    Attributes:
+        squared_error: The mean over the entries of an example, float64 [N].
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import SquaredErrors
+        >>> SquaredErrors(torch.tensor([1.0, 3.0])).mean_squared_error()
+        2.0
+    """
+
+    squared_error: Tensor
+
+    def mean_squared_error(self) -> float:
+        """Return the mean over examples."""
+        return self.squared_error.mean().item()
+
+
+def score_squared_errors(outputs: Tensor, targets: Tensor) -> SquaredErrors:
+    """Return the mean squared error of each example.
+
+    Args:
+        outputs: Numbers of any shape, examples first.
+        targets: The numbers that they should be, of the same shape.
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import score_squared_errors
+        >>> score_squared_errors(torch.zeros(2, 2), torch.tensor([[0.0, 2.0], [1.0, 1.0]])).squared_error
+        tensor([2., 1.], dtype=torch.float64)
+    """
+    if outputs.shape != targets.shape or not outputs.numel():
+        raise ValueError(
+            f"targets must have the shape of the outputs, {list(outputs.shape)}, and at least one entry, got "
+            f"{list(targets.shape)}"
+        )
+    differences = outputs.detach().double() - targets.to(outputs.device, torch.float64)
+    return SquaredErrors(differences.square().reshape(len(outputs), -1).mean(dim=1))

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from pfge.metrics.example_scores import ExampleScores
+from pfge.metrics.scores import ExampleScores
 
 AnyScores = TypeVar("AnyScores", bound=ExampleScores)
 _DRAWN_AT_ONCE = 2**20  # 8 MB of example numbers

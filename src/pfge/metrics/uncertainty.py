@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from pfge.metrics.checks import SMALLEST, require_probabilities
+from pfge.metrics.scores import SMALLEST, require_probabilities, smallest_of, widen
 
 
 def predictive_entropy(probabilities: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
         tensor([0.6931, 0.0000], dtype=torch.float64)
     """
     require_probabilities(probabilities)
-    terms: Tensor = torch.special.entr(probabilities.double())  # 0 for a probability of 0
+    terms: Tensor = torch.special.entr(widen(probabilities))  # 0 for a probability of 0
     return terms.sum(dim=1)
 
 
@@ -189,6 +189,6 @@ def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:
 
 def kl_loss(expected: Tensor, probabilities: Tensor) -> Tensor:
     """Return what `kl_divergence` does as a scalar that can be differentiated."""
-    # float32 softmax rounds tiny probabilities to 0; one such class must not make the mean infinite.
-    p, q = expected.double(), probabilities.double().clamp(min=SMALLEST)
+    # softmax rounds tiny probabilities to 0; one such class must not make the mean infinite.
+    p, q = expected.double(), probabilities.double().clamp(min=smallest_of(probabilities.dtype))
     return (p * (p.clamp(min=SMALLEST).log() - q.log())).sum(dim=1).mean()

@@ -1,4 +1,4 @@
-"""Pack members: one base for all, and a few bits for what each adds to it."""
+"""Pack members: one shared base, and a few bits for the difference of each member."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfge.finite import find_non_finite
-from pfge.packed.components import find_components, keep_spread, mix_size
+from pfge.packed.codes import Quantized, quantize, quantized_size
 from pfge.packed.packed_members import (
     PackedMembers,
     PackedTensor,
@@ -17,8 +16,55 @@ from pfge.packed.packed_members import (
     pack_as_is,
     pack_differences,
 )
-from pfge.packed.quantization import Quantized, quantize, quantized_size
-from pfge.weights import Weights, require_same_layout
+from pfge.rounding import ROUNDING
+from pfge.weights import Weights, find_non_finite, require_same_layout
+
+MIX_TYPE = torch.float16  # its entries are about from -1 to 1
+
+
+def find_components(deltas: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the mix, [members, count], and the components, [count, numbers], the largest first.
+
+    Args:
+        deltas: What each member adds, [members, numbers].
+        count: How many components to keep, at most one for each member.
+    """
+    if not 1 <= count <= len(deltas):
+        raise ValueError(f"{len(deltas)} members have 1 to {len(deltas)} components, got {count}")
+    wide = deltas.double()
+    vectors = torch.linalg.eigh(wide @ wide.T).eigenvectors.flip(1)[:, :count]
+    # Either sign is an eigenvector. The largest entry is positive, the first one of those that are as large
+    # up to rounding, so that all machines take the same.
+    sizes = vectors.abs()
+    is_largest = sizes >= (1 - ROUNDING) * sizes.max(dim=0).values
+    largest = vectors.gather(0, is_largest.to(torch.uint8).argmax(dim=0, keepdim=True))
+    vectors = vectors * torch.where(largest < 0, -1, 1)
+    return vectors.to(MIX_TYPE), (vectors.T @ wide).float()
+
+
+def keep_spread(mix: Tensor, components: Tensor, deltas: Tensor) -> Tensor:
+    """Return a mix with larger differences, so that members differ from each other as much as they did.
+
+    Components that are left out, and steps of least squared error, bring members nearer to each other. What
+    an ensemble gains comes from their differences, while the errors of many members average out. What all
+    members add alike, as the error of the base, is left as it is: next to it, their differences may be small,
+    and a factor that restores these would tear it apart.
+
+    Args:
+        mix: As from `find_components`.
+        components: As they are stored.
+        deltas: What each member adds.
+    """
+    before, after = ((rows - rows.mean(dim=0)).norm().item() for rows in (deltas, mix.float() @ components))
+    factor = before / after if after > 0 else 1.0
+    alike = mix.float().mean(dim=0)
+    return (alike + factor * (mix.float() - alike)).to(MIX_TYPE)
+
+
+def mix_size(members: int, components: int) -> int:
+    """Return the bytes of a mix."""
+    return members * components * MIX_TYPE.itemsize
+
 
 BASE_BITS = (*range(2, 9), 16, 32, None)
 SMALL_BITS = (*range(2, 9), 16, 32)

@@ -8,7 +8,7 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
-from pfge.packed.quantization import Quantized, quantize
+from pfge.packed.codes import Quantized, quantize
 from pfge.weights import Weights, require_same_layout, view_weights
 
 LARGEST_CHANGE = 0.1
@@ -67,7 +67,22 @@ class PackedTensor:
             values = numbers_of(self.base)
         else:
             values = numbers_of(self.base).float() + numbers_of(self.each[index]).float()
+        if self.dtype.is_floating_point and self.dtype.itemsize == 1:  # what is too large would become NaN
+            largest = torch.finfo(self.dtype).max
+            values = values.float().clamp(-largest, largest)
         return values.to(self.dtype).view(self.shape)
+
+    def in_type(self, dtype: torch.dtype) -> "PackedTensor":
+        """Return the tensor of another type; numbers that it has exactly are stored in it."""
+        base = None if self.base is None else _in_type(self.base, dtype)
+        return replace(self, dtype=dtype, base=base, each=tuple(_in_type(part, dtype) for part in self.each))
+
+
+def _in_type(stored: Stored, dtype: torch.dtype) -> Stored:
+    if isinstance(stored, Quantized):
+        return stored
+    found = stored.to(dtype)
+    return found if torch.equal(found.to(stored.dtype), stored) else stored
 
 
 def numbers_of(stored: Stored) -> Tensor:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from pfge.calibration import UNSCALED, Temperatures
-from pfge.packed.packed_folder import PackedFolder, is_packed_folder
+from pfge.packed.packed_file import PackedFolder, is_packed_folder
 from pfge.packed.packed_members import PackedMembers
-from pfge.storage.atomic_files import only_writer
 from pfge.storage.ensemble_folder import EnsembleFolder
-from pfge.storage.manifest import prepare_for_overwrite
-from pfge.storage.usage import NO_USAGE, Usage
+from pfge.storage.files import only_writer
+from pfge.storage.manifest import NO_USAGE, Usage, prepare_for_overwrite
 from pfge.views import Views
 from pfge.weights import Weights
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from pfge.lab.config.schema import MarginSettings
+from pfge.lab.config.settings import MarginSettings
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import ComparisonRow, FormatRow
 from pfge.methods import find_reference
@@ -10,16 +10,13 @@ from pfge.reports.figures import paper, trust
 from pfge.reports.figures.figure import Figure
 from pfge.reports.figures.tradeoff import tradeoff
 from pfge.reports.run import Run
-from pfge.reports.significance import DEFAULT_MARGINS, find_gaps
 from pfge.reports.statistics import comparable_part, task_of
-from pfge.reports.tables.calibration import calibration_table
-from pfge.reports.tables.connectivity import connectivity_tables
-from pfge.reports.tables.differences import differences_table
-from pfge.reports.tables.evaluation import count_members, evaluation_tables
-from pfge.reports.tables.formats import formats_table
-from pfge.reports.tables.methods import methods_table
+from pfge.reports.tables.diagnosis import connectivity_tables
+from pfge.reports.tables.ensembles import count_members, evaluation_tables, formats_table
+from pfge.reports.tables.methods import calibration_table, differences_table, methods_table
 from pfge.reports.tables.paper import paper_tables
 from pfge.reports.tables.table import Table
+from pfge.reports.verdicts import DEFAULT_MARGINS, find_gaps
 
 FIGURES: tuple[Callable[[Run], Figure | None], ...] = (
     tradeoff,

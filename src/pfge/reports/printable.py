@@ -1,5 +1,8 @@
 """Texts from files, for a terminal."""
 
+import json
+from typing import Any
+
 
 def printable(text: str) -> str:
     r"""Return a text in which no character can steer a terminal: such characters are shown as escapes.
@@ -8,3 +11,13 @@ def printable(text: str) -> str:
     a\x1b[2J
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_json(value: Any) -> str:
+    r"""Return a value as JSON in which no character can steer a terminal: such characters are escaped.
+
+    >>> print(printable_json({"caf\u00e9": "a\x1b\x7f\u202e"}))
+    {"café": "a\u001b\u007f\u202e"}
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)

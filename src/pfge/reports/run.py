@@ -4,9 +4,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pfge.lab.config.schema import ConfigError, Experiment, MarginSettings
+from pfge.lab.config.settings import ConfigError, Experiment, MarginSettings
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.run.folder import ENVIRONMENT_KEYS, RunFolder
+from pfge.lab.run.folder import ENVIRONMENT_KEYS, RunFolder, problem_of_scores
 from pfge.lab.run.result_lines import read_rows
 from pfge.lab.run.results import (
     ComparisonRow,
@@ -22,7 +22,7 @@ from pfge.lab.run.typed_json import ResultError
 from pfge.methods import Setting, method_of
 from pfge.reports.printable import printable
 from pfge.reports.statistics import by_method, measured
-from pfge.storage.files import StorageError, read_json_object
+from pfge.storage.files import StorageError, read_bounded, read_json_object
 from pfge.tasks import Task
 from pfge.tasks.manifest import DEFAULT_TASK
 
@@ -61,6 +61,8 @@ class Run:
         self.evaluations = self._read_evaluations()
         self.landscape = self._read(self.folder.path / "landscape.json", Landscape, "pfge landscape")
         self.environment = self._read_environment()
+        files = [self.folder.scores(row.seed, row.method) for row in self.results]
+        self.left_out += filter(None, map(problem_of_scores, files))
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder.path)!r})"
@@ -73,8 +75,10 @@ class Run:
     @cached_property
     def config(self) -> str:
         """The text of the config, "" if there is none."""
-        file = self.folder.config
-        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+        try:
+            return read_bounded(self.folder.config).decode(errors="replace")
+        except OSError:
+            return ""
 
     @cached_property
     def experiment(self) -> Experiment | None:

@@ -1,14 +1,32 @@
-"""A difference between two methods in one metric: its interval, its verdict, and what would decide it."""
+"""Differences between methods: intervals and verdicts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, isfinite, log10, sqrt
 from typing import Literal
 
-from pfge.reports.noisy_mean import MOST_SEEDS, NoisyMean
+import torch
+from torch import Tensor
+
+from pfge.lab.config.settings import MarginSettings
+from pfge.lab.run.folder import RunFolder, find_scores
+from pfge.lab.run.results import ComparisonRow
+from pfge.metrics.significance import seed_difference
+from pfge.reports.statistics import (
+    MOST_SEEDS,
+    NoisyMean,
+    by_method,
+    is_comparable,
+    measured,
+    paired_metrics,
+    task_of,
+)
 from pfge.tasks import Metric
 
-Verdict = Literal["better", "worse", "equal", "undecided"]
+Verdict = Literal["better", "worse", "equal", "undecided", "as good"]
+"""What is known about a difference; "as good" is for claims alone, which are never "better" or "equal"."""
+Way = list[tuple[NoisyMean, float]]
+"""Means, and the half widths of their intervals that would decide a verdict together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +60,6 @@ class Gap(NoisyMean):
         return "better" if most < 0 else "worse" if least > 0 else "undecided"
 
     @property
-    def is_no_worse(self) -> bool:
-        """Whether all that the intervals allow is better, or worse by no more than the margin."""
-        if self.interval is None or not self.is_complete:
-            return False
-        _, most = self._losses(*self.interval)
-        return most <= self.margin
-
-    @property
     def loss(self) -> float:
         """A number that is below 0 where the difference is for the better."""
         if self.metric.better != "closer":
@@ -75,11 +85,7 @@ class Gap(NoisyMean):
             return "the scores of each example, which older versions did not keep"
         if self.seed_error is None:
             return "at least two more seeds"
-        # All intervals must exclude 0, or that of the difference must lie within the margin.
-        ways: list[list[tuple[NoisyMean, float]]] = [
-            [(part, abs(part.mean)) for part in (self, self.sum) if part],
-            [(self, self.margin - abs(self.mean))],
-        ]
+        ways = self._ways()
 
         def needed(more: Callable[[NoisyMean, float], float]) -> list[float]:
             """Return how many each of the ways needs."""
@@ -109,6 +115,13 @@ class Gap(NoisyMean):
         shown = f"{self._show(self.mean, signed=True)}{self._noise()}: {self.in_words}"
         return f"{shown}; to decide: {self.missing}" if self.missing else shown
 
+    def _ways(self) -> list[Way]:
+        """Return the ways to a verdict: all intervals exclude 0, or the difference is within the margin."""
+        return [
+            [(part, abs(part.mean)) for part in (self, self.sum) if part],
+            [(self, self.margin - abs(self.mean))],
+        ]
+
     def _losses(self, low: float, high: float) -> tuple[float, float]:
         """Return the least and the most that the method may lose, if the difference is from low to high.
 
@@ -134,13 +147,46 @@ class Gap(NoisyMean):
         low, high = (f"{self.metric.factor * end:+.{digits}f}" for end in self.interval)
         sources = [self.called] if self.example_error is not None else []
         sources.append("one seed" if self.seeds == 1 else f"{self.seeds} seeds")
-        together = f", {self.compared} methods together" if self.compared > 1 else ""
+        together = f", {self.compared} comparisons together" if self.compared > 1 else ""
         return f" (95 % interval {low} to {high} over {' and '.join(sources)}{together})"
 
     def _show(self, value: float, *, signed: bool = False) -> str:
         shown = self.metric.factor * value
         text = f"{shown:+.{self.metric.digits}f}" if signed else f"{shown:.3g}"
         return f"{text} points" if self.metric.unit == "%" else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Gap):
+    """The claim that a method is as good as the reference: not worse by more than the margin.
+
+    A claim has one rule for its verdict, its words and what would decide it. With the least and the most that
+    the method may lose by the intervals, it is "as good" if the most is within the margin, else "worse" if
+    the least is above 0, else "undecided".
+    """
+
+    @classmethod
+    def about(cls, gap: Gap) -> "Claim":
+        """Return the claim about a difference."""
+        return cls(**vars(gap))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the claim holds ("as good"), does not ("worse"), or is undecided."""
+        if self.interval is None or not self.is_complete:
+            return "undecided"
+        least, most = self._losses(*self.interval)
+        return "as good" if most <= self.margin else "worse" if least > 0 else "undecided"
+
+    @property
+    def in_words(self) -> str:
+        """The verdict, with the margin if the claim holds."""
+        return f"not worse by more than {self.margin_in_words}" if self.verdict == "as good" else self.verdict
+
+    def _ways(self) -> list[Way]:
+        if self.metric.better == "closer":
+            return super()._ways()
+        return [[(self, self.margin - self.loss)], [(self, self.loss)]]
 
 
 def _rest(half: float, other: float) -> float:
@@ -151,3 +197,193 @@ def _rest(half: float, other: float) -> float:
 def _show_seeds(more: float) -> str:
     count = max(round(more), 1)
     return f"{count} more seed{'s' * (count > 1)}"
+
+
+SeedScores = Mapping[int, Mapping[str, Tensor]]
+"""The scores of each example, by seed and by name."""
+DEFAULT_MARGINS = MarginSettings()
+MOST_LEVELS = 65
+"""Scores of more values than these are taken for numbers without steps."""
+
+
+def find_gaps(
+    folder: RunFolder,
+    rows: Sequence[ComparisonRow],
+    reference: str,
+    methods: Sequence[str] | None = None,
+    part: str = "test",
+    margins: MarginSettings = DEFAULT_MARGINS,
+    compared: int | None = None,
+) -> dict[str, dict[str, Gap]]:
+    """Return how methods differ from a reference in each paired metric, for those that share a seed with it.
+
+    Metrics that do not compare methods, as the task needs a calibration, are left out.
+
+    Args:
+        folder: The run, for the scores of each example.
+        rows: Its results.
+        reference: The method that the others are compared with.
+        methods: Which others; all if None.
+        part: Of the data, and ".calibrated" if it is at temperatures; as of `measured`.
+        margins: What differences do not matter.
+        compared: How many differences the intervals hold for together; as many as there are methods if None.
+    """
+    found = by_method([row for row in rows if measured(row, part)])
+    if reference not in found:
+        return {}
+    wanted = [name for name in (found if methods is None else methods) if name != reference and name in found]
+    scores = {name: _read_scores(folder, found[name], part) for name in [*wanted, reference]}
+    task = task_of(rows)
+    called = f"{part.partition('.')[0]} examples"
+    together = compared or len(wanted)
+    gaps: dict[str, dict[str, Gap]] = {}
+    for name in wanted:
+        for metric in paired_metrics([row for of in found.values() for row in of], part):
+            if not is_comparable(task, metric, part):
+                continue
+            numbers = [
+                {seed: metric.per_example(of_seed) for seed, of_seed in scores[who].items()}
+                for who in (name, reference)
+            ]
+            values = [
+                {row.seed: (measured(row, part) or {})[metric.name] for row in found[who]}
+                for who in (name, reference)
+            ]
+            gap = compare(metric, *numbers, margins=margins, compared=together, called=called) or _of_values(
+                metric, *values, margins=margins, compared=together, called=called
+            )
+            if gap:
+                gaps.setdefault(name, {})[metric.name] = gap
+    return gaps
+
+
+def compare(
+    metric: Metric,
+    method: Mapping[int, Tensor | None],
+    reference: Mapping[int, Tensor | None],
+    *,
+    margins: MarginSettings = DEFAULT_MARGINS,
+    compared: int = 1,
+    called: str = "test examples",
+) -> Gap | None:
+    """Return how a method differs from the reference in a metric, on the seeds that both have.
+
+    Args:
+        metric: Which.
+        method: For each seed, the numbers of examples whose mean the metric is, [N]; None if there are none.
+        reference: The same of the other method, of the same examples.
+        margins: What differences do not matter.
+        compared: How many differences the intervals hold for together.
+        called: What the examples are called.
+
+    Returns:
+        The gap; None if no seed has numbers of the same examples of both, or one is not finite.
+    """
+    pairs = [
+        (one, other)
+        for seed in sorted(method.keys() & reference.keys())
+        if (one := method[seed]) is not None and (other := reference[seed]) is not None
+    ]
+    shapes = {values.shape for pair in pairs for values in pair}
+    if len(shapes) != 1 or not pairs[0][0].numel() or pairs[0][0].ndim != 1:
+        return None  # no seed, scores of different test sets, or no example
+    first, second = (torch.stack(of).double() for of in zip(*pairs, strict=True))
+    differences = first - second
+    if not bool(differences.isfinite().all()):
+        return None
+    at, step = second.mean().item(), _step(first, second)
+    # Which of two values is closer to the aim depends on both, and so on their sum too.
+    sums = first + second - 2 * (metric.aim or 0.0) if metric.better == "closer" else None
+    of_differences = _noisy_mean(differences, step, compared)
+    return Gap(
+        **vars(of_differences),
+        metric=metric,
+        margin=margin_of(metric, at, margins),
+        reference=at,
+        sum=None if sums is None else _noisy_mean(sums, step, compared),
+        called=called,
+    )
+
+
+def margin_of(metric: Metric, reference: float, margins: MarginSettings) -> float:
+    """Return the largest difference in a metric that does not matter."""
+    if metric.unit == "%":
+        return margins.points / 100
+    return margins.nll if metric.name == "nll" else margins.share * abs(reference)
+
+
+def _noisy_mean(values: Tensor, step: float, compared: int) -> NoisyMean:
+    """Return the mean of values by seed and example, [S, N]."""
+    seeds, examples = values.shape
+    return NoisyMean(
+        mean=values.mean().item(),
+        seeds=seeds,
+        seed_error=_error(values.mean(1)),
+        examples=examples,
+        example_error=_error(values.mean(0)) or 0.0,
+        step=step,
+        compared=compared,
+    )
+
+
+def _step(first: Tensor, second: Tensor) -> float:
+    """Return the smallest difference between scores if they are 0 or multiples of it, else 0."""
+    scale = max(first.abs().max().item(), second.abs().max().item())
+    if not scale:
+        return 1.0  # as if examples were right or wrong, and all of them wrong
+    if len(torch.unique(first[0])) > MOST_LEVELS:
+        return 0.0
+    # Rounded, since equal scores may differ in their last bits.
+    scores = torch.stack([first, second, torch.zeros_like(first)])
+    levels = torch.unique((scores / scale).round(decimals=6))
+    if len(levels) > MOST_LEVELS:
+        return 0.0
+    step = levels.diff().min().item()
+    multiples = levels / step
+    return scale * step if bool(((multiples - multiples.round()).abs() < 0.01).all()) else 0.0
+
+
+def _error(values: Tensor) -> float | None:
+    return values.std().item() / sqrt(len(values)) if len(values) > 1 else None
+
+
+def _read_scores(folder: RunFolder, rows: Sequence[ComparisonRow], part: str) -> SeedScores:
+    """Return the scores of each example, for every seed that kept them."""
+    files = {row.seed: folder.scores(row.seed, row.method) for row in rows}
+    prefix = f"{part}."
+    return {
+        seed: {
+            name.removeprefix(prefix): values
+            for name, values in scores.items()
+            if name.startswith(prefix) and "." not in name.removeprefix(prefix)
+        }
+        for seed, file in files.items()
+        if (scores := find_scores(file))
+    }
+
+
+def _of_values(
+    metric: Metric,
+    method: Mapping[int, float],
+    reference: Mapping[int, float],
+    *,
+    margins: MarginSettings,
+    compared: int,
+    called: str,
+) -> Gap | None:
+    """Return what the metrics alone say: older versions kept no scores of examples."""
+    seeds = sorted(method.keys() & reference.keys())
+    if not seeds:
+        return None
+    first, second = ([of[seed] for seed in seeds] for of in (method, reference))
+    at = sum(second) / len(seeds)
+    return Gap(
+        metric=metric,
+        mean=sum(first) / len(seeds) - at,
+        margin=margin_of(metric, at, margins),
+        reference=at,
+        seeds=len(seeds),
+        seed_error=seed_difference(first, second).standard_error if len(seeds) > 1 else None,
+        compared=compared,
+        called=called,
+    )

@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor, distributed
 
 from pfge.sharding import any_split, whole
-from pfge.storage.files import StorageError, read_tensors, write_tensors
-from pfge.storage.tensor_bytes import raw_bytes
+from pfge.storage.files import StorageError, raw_bytes, read_tensors, write_tensors
 
 FORMAT = "pfge-checkpoint-2"
 KEY = "checkpoint"

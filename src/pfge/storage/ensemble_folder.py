@@ -1,23 +1,18 @@
-"""An ensemble on disk: one safetensors file a member, and a manifest that is replaced last.
-
-Tensors that are shared, as frozen parameters are, have one file of their own, which the manifest names as
-`shared`. A member is what is in its own file, and what is in the shared file and not in its own.
-"""
+"""Ensembles on disk: one safetensors file per member, and a manifest that is replaced last."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from pfge.calibration import UNSCALED, Temperatures
-from pfge.frozen import has_same_bits, share, shared_part, without
-from pfge.storage.atomic_files import only_writer
-from pfge.storage.files import StorageError, read_shapes, read_tensors
-from pfge.storage.lazy_members import LazyMembers
+from pfge.storage.files import StorageError, only_writer, read_shapes, read_tensors
 from pfge.storage.manifest import (
     MANIFEST,
+    NO_USAGE,
     FileEntry,
+    Usage,
     commit_manifest,
     describe_file,
     is_inside,
@@ -25,6 +20,7 @@ from pfge.storage.manifest import (
     read_temperatures,
     read_verified,
     read_views,
+    require_few_members,
     require_format,
     task_entries,
     temperature_entries,
@@ -34,9 +30,50 @@ from pfge.storage.manifest import (
     views_entries,
     write_file,
 )
-from pfge.storage.usage import NO_USAGE, Usage
 from pfge.views import Views
-from pfge.weights import Weights
+from pfge.weights import Weights, has_same_bits, share, shared_part, without
+
+
+class LazyMembers(Sequence[Weights]):
+    """A sequence of weights of which none is kept in memory.
+
+    Args:
+        length: How many members there are.
+        read: Returns the member at an index from 0 to length - 1.
+        nbytes: The bytes of the members together, where they share tensors: a number if that is the same for
+            any of them, or a function of how many they are; None if each has its own.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        read: Callable[[int], Weights],
+        *,
+        nbytes: int | Callable[[int], int] | None = None,
+    ):
+        self._nbytes = nbytes
+        self._indices = range(length)
+        self._read = read
+
+    @property
+    def nbytes(self) -> int | None:
+        """The bytes of the members together, where they share tensors."""
+        return self._nbytes(len(self)) if callable(self._nbytes) else self._nbytes
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @overload
+    def __getitem__(self, index: int) -> Weights: ...
+    @overload
+    def __getitem__(self, index: slice) -> "LazyMembers": ...
+    def __getitem__(self, index: int | slice) -> "Weights | LazyMembers":
+        if isinstance(index, int):
+            return self._read(self._indices[index])
+        part = LazyMembers(0, self._read, nbytes=self._nbytes)
+        part._indices = self._indices[index]
+        return part
+
 
 FORMAT = "pfge-ensemble"
 VERSION = 1
@@ -141,17 +178,21 @@ class EnsembleFolder:
         The files were checked when the folder was opened, and are not checked again.
         """
         files = [self.path / entry.file for entry in self.entries]
-        return LazyMembers(len(files), lambda index: self._read_shared() | read_tensors(files[index])[0])
+        return LazyMembers(len(files), partial(self._read, files))
+
+    def _read(self, files: Sequence[Path], index: int) -> Weights:
+        return self._read_shared() | read_tensors(files[index])[0]
 
     def members_in_memory(self) -> list[Weights]:
         """Return a copy of the members in memory, checked as it was read."""
         if self.shared and self._shared_tensors is None:
             found, _ = read_verified(self.path, self.shared, "shared tensors")
             self._shared_tensors = {name: share(tensor) for name, tensor in found.items()}
-        return [
-            self._read_shared() | read_verified(self.path, entry, f"member {number}")[0]
-            for number, entry in enumerate(self.entries, 1)
-        ]
+        own: dict[str, Weights] = {}  # equal members are one file
+        for number, entry in enumerate(self.entries, 1):
+            if entry.file not in own:
+                own[entry.file] = read_verified(self.path, entry, f"member {number}")[0]
+        return [self._read_shared() | own[entry.file] for entry in self.entries]
 
     def _split(self, weights: Weights, put: Callable[[str, Weights], FileEntry]) -> Weights:
         """Return what a member has for itself; the first time, its shared tensors are put into a file."""
@@ -188,7 +229,11 @@ class EnsembleFolder:
     def _verify(self) -> None:
         shapes: dict[str, list[int]] | None = None
         shared = read_shapes(verify_file(self.path, self.shared, "shared tensors")) if self.shared else {}
+        checked: set[tuple[str, int, str]] = set()  # equal members are one file
         for number, entry in enumerate(self.entries, 1):
+            if (key := (entry.file, entry.bytes, entry.sha256)) in checked:
+                continue
+            checked.add(key)
             file = verify_file(self.path, entry, f"member {number}")
             found = shared | read_shapes(file)
             shapes = shapes or found
@@ -204,6 +249,7 @@ def _parse_entries(path: Path, manifest: dict[str, Any]) -> list[Entry]:
     members = manifest.get("members")
     if not isinstance(members, list):
         raise StorageError(f"{path} must list its members, found {type(members).__name__}")
+    require_few_members(path, len(members))
     return [_parse_entry(path, member) for member in members]
 
 

@@ -1,29 +1,167 @@
-"""The manifest of an ensemble folder: which files count, what they must be, and what is known of them."""
+"""The manifest of an ensemble folder, and the input specification in it."""
 
 import hashlib
 import re
 import shutil
+import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from pfge.calibration import Temperatures
-from pfge.storage.atomic_files import is_leftover, publish, remove_leftovers, temporary_file
 from pfge.storage.files import (
+    LARGEST_INPUT,
+    LARGEST_RESIZE,
+    LARGEST_SIZE,
+    MANIFEST_BYTES,
+    MOST_DIMENSIONS,
+    MOST_MEMBERS,
     StorageError,
     checksum,
+    is_leftover,
     json_text,
     measure_parts,
     parse_tensors,
+    publish,
+    read_bounded,
     read_json_object,
+    remove_leftovers,
+    temporary_file,
+    tensor_file,
     write_json,
     write_parts,
 )
-from pfge.storage.tensor_bytes import tensor_file
-from pfge.storage.usage import Usage
-from pfge.views import View, Views
+from pfge.views import View, Views, require_few_views
 from pfge.weights import Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """How inputs are made and what outputs are called, so that the training data is not needed.
+
+    Every part may be left out. None of it is executed, and nothing is imported because of it.
+
+    Args:
+        classes: The names of the classes or labels, in the order of the model's outputs.
+        mean: Of each channel of pictures, whose pixels are scaled to 0..1; subtracted from them.
+        std: Of each channel; what they are then divided by.
+        input_shape: Of one example, such as [C, H, W], if the model takes one tensor of numbers.
+        resize: The shorter side of a picture in pixels, before its middle is taken.
+        outputs: The number of outputs that the model is built with.
+        channels: The number of channels or features that the model is built with.
+
+    Raises:
+        ValueError: A part is of another kind, or mean and std are not of one length.
+
+    Example:
+        >>> from pfge.storage.manifest import Usage
+        >>> Usage(classes=("cat", "dog"), mean=(0.5,), std=(0.25,), input_shape=(1, 28, 28))
+        Usage(classes=('cat', 'dog'), mean=(0.5,), std=(0.25,), input_shape=(1, 28, 28))
+    """
+
+    classes: tuple[str, ...] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    input_shape: tuple[int, ...] | None = None
+    resize: int | None = None
+    outputs: int | None = None
+    channels: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes is not None and not all(isinstance(name, str) for name in self.classes):
+            raise ValueError(f"classes must be texts, got {self.classes!r}")
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if values is not None and not all(isinstance(v, float | int) and _is_finite(v) for v in values):
+                raise ValueError(f"{name} must be finite numbers, got {values!r}")
+        if len(self.mean or ()) != len(self.std or ()):
+            raise ValueError(f"mean and std must have as many numbers, got {self.mean!r} and {self.std!r}")
+        if not all(value > 0 for value in self.std or ()):
+            raise ValueError(f"std must be above 0, got {self.std!r}")
+        for name in ("input_shape", "resize", "outputs", "channels"):
+            value = getattr(self, name)
+            sizes = value if isinstance(value, tuple) else () if value is None else (value,)
+            if not all(type(size) is int and 0 < size <= LARGEST_SIZE for size in sizes):
+                raise ValueError(f"{name} must be above 0 and at most {LARGEST_SIZE}, got {_shown(value)}")
+        self._require_sizes_that_go_together()
+
+    def _require_sizes_that_go_together(self) -> None:
+        """Refuse what would take much memory, or fail, once an input is made."""
+        shape = self.input_shape
+        if self.classes is not None and self.outputs is not None and len(self.classes) != self.outputs:
+            raise ValueError(
+                f"classes must have a name for each output, got {len(self.classes)} names and "
+                f"{self.outputs} outputs"
+            )
+        if shape is None:
+            return
+        if not is_small_input(shape):
+            raise ValueError(
+                f"input_shape must have at most {MOST_DIMENSIONS} dimensions and {LARGEST_INPUT:,} numbers, "
+                f"got {_shown(shape)}"
+            )
+        if self.mean is not None and len(shape) == 3 and len(self.mean) != shape[0]:
+            raise ValueError(
+                f"mean must have a number for each channel of [C, H, W], got {len(self.mean)} for {shape}"
+            )
+        if self.resize is not None and self.resize > LARGEST_RESIZE * max(shape):
+            raise ValueError(
+                f"resize must be at most {LARGEST_RESIZE} times the height of {shape}, got {self.resize}"
+            )
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self.given().items())
+        return f"Usage({given})"
+
+    def given(self) -> dict[str, Any]:
+        """Return the parts that are not left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_manifest(cls, path: Path, entry: Any) -> "Usage":
+        """Return the usage of a manifest's entry; an empty one if there is none.
+
+        Raises:
+            StorageError: The entry is of another kind.
+        """
+        if entry is None:
+            return cls()
+        known = {field.name for field in fields(cls)}
+        try:
+            if not isinstance(entry, dict):
+                raise TypeError(f"got {entry!r}")
+            # What a later version adds is left out.
+            return cls(**{n: _as_tuple(n, value) for n, value in entry.items() if n in known})
+        except (TypeError, ValueError) as error:
+            raise StorageError(f"{path} must say in `usage` how inputs are made: {error}") from None
+
+
+NO_USAGE = Usage()
+
+
+def is_small_input(shape: Sequence[int]) -> bool:
+    """Return whether a manifest may have inputs of a shape; larger ones are made from the data alone."""
+    return len(shape) <= MOST_DIMENSIONS and prod(shape) <= LARGEST_INPUT
+
+
+def _is_finite(value: float) -> bool:
+    return -sys.float_info.max <= value <= sys.float_info.max  # whole numbers may be larger than any float
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _as_tuple(name: str, value: Any) -> Any:
+    if name in ("classes", "mean", "std", "input_shape"):
+        if not isinstance(value, list):
+            raise ValueError(f"{name} must be a list, got {value!r}")
+        return tuple(value)
+    return value
+
 
 MANIFEST = "manifest.json"
 ADAPTERS = "pfge-adapters"
@@ -49,7 +187,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise StorageError(f"{path} must be an ensemble folder, but no such folder exists")
     if not (path / MANIFEST).exists():
         raise StorageError(f"{path} is not an ensemble folder: it has no {MANIFEST}")
-    return read_json_object(path / MANIFEST)
+    return read_json_object(path / MANIFEST, MANIFEST_BYTES)
 
 
 def write_file(
@@ -125,7 +263,7 @@ def read_verified(path: Path, entry: FileEntry, what: str) -> tuple[Weights, dic
 
     What is checked is what is returned, whatever becomes of the file.
     """
-    data = verify_file(path, entry, what).read_bytes()
+    data = read_bounded(verify_file(path, entry, what), entry.bytes)
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise StorageError(f"{path / entry.file} was changed while it was read; read it again")
     return parse_tensors(data, path / entry.file)
@@ -182,6 +320,12 @@ def require_format(path: Path, manifest: dict[str, Any], name: str, version: int
         )
 
 
+def require_few_members(path: Path, count: int) -> None:
+    """Refuse a manifest of more members than any ensemble has: each is a forward pass, or many."""
+    if count > MOST_MEMBERS:
+        raise StorageError(f"{path} must list at most {MOST_MEMBERS:,} members, found {count:,}")
+
+
 def temperature_entries(temperatures: Temperatures) -> dict[str, Any]:
     """Return what a manifest says of temperatures, and of weights if there are any."""
     members, weights = temperatures.members, temperatures.weights
@@ -214,6 +358,7 @@ def read_views(path: Path, manifest: dict[str, Any]) -> Views | None:
             return None
         case {"views": list(views), "border": list(border)}:
             try:
+                require_few_views(len(views))
                 return Views(tuple(View(**view) for view in views), tuple(border))
             except (TypeError, ValueError) as error:
                 raise StorageError(f"{path} must say in `views` how pictures are seen: {error}") from None

@@ -1,20 +1,21 @@
 """What outputs, targets and pooling mean: a task for each kind of problem."""
 
-from pfge.tasks.base import Pool, Spread, Task
+from pfge.tasks.base import MeanPool, Metric, MixturePool, Pool, Spread, Task
+from pfge.tasks.causal_lm import CausalLM
 from pfge.tasks.classification import Classification
-from pfge.tasks.mean_pool import MeanPool
-from pfge.tasks.metric import Metric
-from pfge.tasks.mixture_pool import MixturePool
 from pfge.tasks.multi_label import MultiLabel
+from pfge.tasks.raw import Raw
 from pfge.tasks.regression import Regression
 
 __all__ = [
+    "CausalLM",
     "Classification",
     "MeanPool",
     "Metric",
     "MixturePool",
     "MultiLabel",
     "Pool",
+    "Raw",
     "Regression",
     "Spread",
     "Task",

@@ -1,13 +1,218 @@
-"""What a task says: what outputs and targets mean, and how predictions are pooled, scored and calibrated."""
+"""The interface of tasks: metrics, pools and what a task defines."""
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from pfge.calibration import Calibration
-from pfge.metrics.example_scores import ExampleScores
-from pfge.tasks.metric import Metric
+from pfge.forward import TargetsAt, targets_of
+from pfge.metrics.scores import ExampleScores
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number that says how good predictions are.
+
+    Args:
+        name: Its key in results, as `nll`.
+        label: Its name in tables, as `NLL`.
+        better: Whether higher or lower values are better, or those closer to the `aim`.
+        compute: Returns the value from a task's scores.
+        unit: "%" where the value is a share that is shown in percent.
+        digits: Decimals in tables, after the conversion to the unit.
+        score: The score of each example whose mean the metric is. Differences between methods can be tested
+            only where there is one.
+        weight: The score that says how much an example counts, if there is one of that name: the metric is
+            then the sum of the scores over the sum of the weights.
+        aim: The best value, where `better` is "closer".
+        of: The kind of scores that it can be computed from.
+        is_main: Whether it has a column in the main table of a comparison.
+        uses_confidence: Whether it depends on how sure predictions are, so that a temperature changes it.
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import score_examples
+        >>> from pfge.tasks import Metric
+        >>> surest = Metric("surest", "surest", "higher", lambda s: s.confidence.max().item(), "%", digits=1)
+        >>> surest.head
+        'surest %'
+        >>> surest.compute(score_examples(torch.tensor([[0.25, 0.75]]), torch.tensor([0])))
+        0.75
+    """
+
+    name: str
+    label: str
+    better: Literal["higher", "lower", "closer"]
+    compute: Callable[[Any], float]
+    unit: Literal["", "%"] = ""
+    digits: int = 4
+    score: str | None = None
+    is_main: bool = False
+    uses_confidence: bool = True
+    weight: str | None = None
+    aim: float | None = None
+    of: type = object
+
+    def per_example(self, scores: Mapping[str, Tensor]) -> Tensor | None:
+        """Return numbers of examples whose mean the metric is, [N]; None if there are none.
+
+        They are the scores, or, with weights w, the scores divided by the mean of w. So differences of two
+        predictors on the same examples have the mean that the metrics' difference is.
+
+        Args:
+            scores: By name, as `ExampleScores.tensors` or a file that was saved of them.
+        """
+        if self.score is None or self.score not in scores:
+            return None
+        if self.weight is None or self.weight not in scores:
+            return scores[self.score]
+        return scores[self.score] / scores[self.weight].mean()
+
+    def penalty(self, value: float) -> float:
+        """Return a number that is lower the better a value is."""
+        if self.better == "closer":
+            return abs(value - (self.aim or 0.0))
+        return -value if self.better == "higher" else value
+
+    @property
+    def factor(self) -> float:
+        """What a value is multiplied by where it is shown."""
+        return 100.0 if self.unit == "%" else 1.0
+
+    @property
+    def head(self) -> str:
+        """The head of its column."""
+        return f"{self.label} {self.unit}".rstrip()
+
+
+class MeanPool:
+    """The mean of members' predictions, p = (w_1 p_1 + ... + w_K p_K) / (w_1 + ... + w_K); weights are 1.
+
+    It is summed in float64, or in float32 on devices without that, so that the last bit of a member's
+    predictions counts however many members there are.
+
+    Example:
+        >>> import torch
+        >>> from pfge.tasks import MeanPool
+        >>> pool = MeanPool()
+        >>> pool.add(torch.tensor([1.0, 2.0]))
+        >>> pool.add(torch.tensor([3.0, 2.0]))
+        >>> pool.result()
+        tensor([2., 2.], dtype=torch.float64)
+    """
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+        self._weight = 0.0
+
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
+        """Add one more member's predictions, of the shape of the others'."""
+        if self._total is None:
+            self._total = predictions.detach().to(sum_type(predictions.device), copy=True)
+            if weight != 1:  # as a weight of 1 would be an operation in every exported graph
+                self._total *= weight
+        elif predictions.shape != self._total.shape:
+            raise ValueError(
+                f"every member must predict the same examples, got predictions of shape "
+                f"{list(self._total.shape)} and then {list(predictions.shape)}"
+            )
+        else:
+            self._total.add_(predictions, alpha=weight)
+        self._weight += weight
+
+    def take(self, index: Tensor) -> "MeanPool":
+        """Return a pool of the same members for some of the examples: a mask, or their numbers."""
+        taken = MeanPool()
+        taken._total, taken._weight = self._sum()[index], self._weight
+        return taken
+
+    def result(self) -> Tensor:
+        """Return the mean, in the type of the sum."""
+        return self._sum() / self._weight
+
+    def _sum(self) -> Tensor:
+        if self._total is None:
+            raise ValueError("a pool needs at least one member, got none; call add() first")
+        return self._total
+
+
+def sum_type(device: torch.device) -> torch.dtype:
+    """Return the widest floating-point type of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class MixturePool:
+    """Mean and variance of the mixture of members' distributions, with m_k and v_k of each member.
+
+        mean = sum over k of w_k m_k
+        variance = sum over k of w_k v_k + sum over k of w_k (m_k - mean)^2
+
+    The weights are divided by their sum, so that they are w_k = 1 / K if each of K members has the same.
+
+    The sum of squares is updated with each member (Welford), in float64, or in float32 on devices without
+    that: a difference of large squares would lose the variance of members that nearly agree.
+
+    Example:
+        >>> import torch
+        >>> from pfge.tasks import MixturePool
+        >>> pool = MixturePool()
+        >>> pool.add(torch.tensor([[[1.0, 0.5]]]))  # [N, D, 2], a mean and a variance
+        >>> pool.add(torch.tensor([[[3.0, 1.5]]]))
+        >>> pool.result()
+        tensor([[[2., 2.]]], dtype=torch.float64)
+    """
+
+    def __init__(self) -> None:
+        self.members = 0
+        self._weight = 0.0
+        self._mean = self._squares = self._variance = torch.zeros(())
+
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
+        """Add one more member's means and variances, of the shape of the others'."""
+        means, variances = predictions.detach().to(sum_type(predictions.device)).unbind(dim=-1)
+        total = self._weight + weight
+        if not self.members:
+            self._mean, self._squares = means.clone(), torch.zeros_like(means)
+            self._variance = weight * variances
+        elif means.shape != self._mean.shape:
+            raise ValueError(
+                f"every member must predict the same examples, got predictions of shape "
+                f"{[*self._mean.shape, 2]} and then {list(predictions.shape)}"
+            )
+        else:
+            away = means - self._mean
+            self._mean = self._mean + weight * away / total
+            self._squares = self._squares + weight * away * (means - self._mean)
+            self._variance = self._variance + weight * variances
+        self.members += 1
+        self._weight = total
+
+    def take(self, index: Tensor) -> "MixturePool":
+        """Return a pool of the same members for some of the examples: a mask, or their numbers."""
+        taken = MixturePool()
+        taken.members, taken._weight = self.members, self._total_weight()
+        taken._mean, taken._squares = self._mean[index], self._squares[index]
+        taken._variance = self._variance[index]
+        return taken
+
+    def result(self) -> Tensor:
+        """Return means and variances, in the type of the sums."""
+        return torch.stack(
+            [self._mean, self._variance / self._total_weight() + self.variance_of_means()], dim=-1
+        )
+
+    def variance_of_means(self) -> Tensor:
+        """Return the part of the variance by which members differ."""
+        return self._squares / self._total_weight()
+
+    def _total_weight(self) -> float:
+        if not self.members:
+            raise ValueError("a pool needs at least one member, got none; call add() first")
+        return self._weight
 
 
 class Pool(Protocol):
@@ -75,6 +280,10 @@ class Task(ABC):
         ['rmse', 'nll', 'crps', 'coverage']
     """
 
+    result_type: ClassVar[torch.dtype | None] = None
+    """The type of what an ensemble predicts; that of a member's predictions if None. Members are pooled in
+    the type of `predictions`, which may be wider."""
+
     @property
     @abstractmethod
     def metrics(self) -> tuple[Metric, ...]:
@@ -89,6 +298,11 @@ class Task(ABC):
         """Whether metrics that use confidence compare predictors only once these are calibrated: here not."""
         return False
 
+    @property
+    def has_calibration(self) -> bool:
+        """Whether a calibration changes predictions; `Ensemble.calibrated` refuses a task without one."""
+        return True
+
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
         """Return what training minimizes, a scalar.
@@ -99,6 +313,23 @@ class Task(ABC):
             reduction: The mean over examples, or that times their number, which can be added over batches
                 of any size.
         """
+
+    def targets_of(self, batch: Any, at: TargetsAt = None) -> Tensor:
+        """Return the targets of a batch; a task may refuse those that cannot be meant.
+
+        Args:
+            batch: Inputs and targets.
+            at: The index, the key, or a function of the batch. If None, targets are the second entry of a
+                pair, or the `labels` of a dict.
+        """
+        return targets_of(batch, at)
+
+    def check_outputs(self, outputs: Any) -> bool:  # noqa: ARG002
+        """Refuse outputs that can be told to be of another kind by their values.
+
+        An ensemble calls this for its first batch, and again until it returns whether that was decided.
+        """
+        return True
 
     @abstractmethod
     def predictions(self, outputs: Any) -> Tensor:

@@ -1,5 +1,6 @@
 """One class for each example, or for each of its positions."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any, ClassVar, Literal
@@ -9,13 +10,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfge.calibration import Calibration, fit_temperature, log_probabilities, scale_probabilities
-from pfge.metrics.example_scores import ExampleScores
+from pfge.forward import TargetsAt, has_entries
 from pfge.metrics.position_scores import PositionScores, mark_valid, require_positions, score_positions
-from pfge.metrics.scores import Scores, score_examples
+from pfge.metrics.scores import ExampleScores, Scores, score_examples
 from pfge.metrics.uncertainty import MemberSpread, kl_divergence, kl_loss
-from pfge.tasks.base import Task
-from pfge.tasks.mean_pool import MeanPool
-from pfge.tasks.metric import Metric
+from pfge.tasks.base import MeanPool, Metric, Task, sum_type
 
 SAMPLED = 256
 """Positions of an example that a temperature is fitted on."""
@@ -29,12 +28,16 @@ class Classification(Task):
     |---|---|---|
     | [N, C] | [N] | one class for each example |
     | [N, C, H, W] | [N, H, W] | a mask: one class for each pixel |
-    | [N, T, C] | [N, T] | with `dim=-1`: one class for each token |
+    | [N, T, C] | [N, T] | with `dim=-1`: one class for each token, such as its part of speech |
 
     The loss is the cross-entropy, the mean over positions. A member's prediction is p_k = softmax(logits),
     the pooled one the mean of these, and the calibration a temperature T: p becomes softmax(log p / T).
     Scores of positions are sums for each example (`pfge.metrics.PositionScores`); their accuracy is the
     pixel accuracy. A temperature is fitted on at most 256 positions of each example.
+
+    A language model that predicts the next token needs `CausalLM`. Targets that equal the `input_ids` of the
+    same positions are refused. So are outputs that already are probabilities, except for batches whose rows
+    are all exactly one-hot, as those of small examples are: an ensemble looks at its first batch.
 
     Args:
         dim: The dimension of the classes, not the first, which is that of the examples.
@@ -138,6 +141,61 @@ class Classification(Task):
             total = cross_entropy(by_class, targets, ignore_index=self.ignore_index, reduction="sum")
             mean = total / (targets != self.ignore_index).sum().clamp(min=1)
         return mean if reduction == "mean" else mean * len(targets)
+
+    def targets_of(self, batch: Any, at: TargetsAt = None) -> Tensor:
+        """Return the targets of a batch; labels that equal the tokens of the same places are refused.
+
+        A function as `at` may return them nevertheless.
+        """
+        targets = super().targets_of(batch, at)
+        inputs = batch[0] if has_entries(batch) else batch
+        tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+        if isinstance(tokens, Tensor) and not callable(at) and self._repeats(tokens, targets):
+            raise ValueError(
+                f"the targets of {self} equal input_ids, the tokens that the model has seen at the same "
+                "positions; pass task=CausalLM(), which compares each position with the next token"
+            )
+        return targets
+
+    def _repeats(self, tokens: Tensor, targets: Tensor) -> bool:
+        """Return whether targets are the tokens, wherever they count and somewhere side by side.
+
+        A masked language model has a few single targets, some of which may be left as they were.
+        """
+        if tokens.shape != targets.shape or tokens.ndim != 2:
+            return False
+        targets = targets.to(tokens.device)
+        counted = targets != (-100 if self.ignore_index is None else self.ignore_index)
+        return bool(((targets == tokens) | ~counted).all() & (counted[:, 1:] & counted[:, :-1]).any())
+
+    def check_outputs(self, outputs: Any) -> bool:
+        """Refuse outputs that already are probabilities: not negative, and every row has the sum 1.
+
+        Rows that are exactly one-hot may be either, so a batch of only these decides nothing.
+        """
+        if (
+            not isinstance(outputs, Tensor)
+            or not outputs.is_floating_point()
+            or outputs.device.type == "meta"
+            or not outputs.numel()
+            or not -outputs.ndim < self.dim < outputs.ndim
+        ):
+            return True
+        classes = outputs.shape[self.dim]
+        # Entries are rounded to the outputs' type, and all by one factor of a sum in float32 or wider.
+        rounding = 4 * torch.finfo(outputs.dtype).eps + classes * torch.finfo(torch.float32).eps
+        sums = outputs.sum(dim=self.dim, dtype=sum_type(outputs.device))
+        are_probabilities = (outputs >= 0).all() & ((sums - 1).abs() <= rounding).all()
+        one_hot = ((outputs == 0) | (outputs == 1)).all()
+        if classes < 2 or not bool(are_probabilities):
+            return True
+        if bool(one_hot):
+            return False
+        raise ValueError(
+            f"{self} takes logits, got outputs that are probabilities already (not negative, sums of 1), "
+            "to which softmax would be applied again; return logits, or pass forward=, a function of the "
+            "model and the batch that returns the logarithm of the probabilities, as softmax(log p) = p"
+        )
 
     def predictions(self, outputs: Any) -> Tensor:
         """Return softmax(outputs) along the classes, in float32."""
@@ -263,9 +321,13 @@ def _tasks_for(dimensions: int) -> str:
     if dimensions < 2:
         return "task=Regression()"
     masks = "task=Classification() for classes along dimension 1, as in [N, C, H, W]"
-    tokens = "task=Classification(dim=-1) for classes along the last, as in [N, T, C]"
+    tokens = (
+        "task=Classification(dim=-1) for classes along the last, as in [N, T, C], task=CausalLM() for next "
+        "tokens"
+    )
     numbers = 'task=Regression(noise="predicted") for [N, D, 2]'
-    return f"{masks}, {tokens}" + (f", or {numbers}," if dimensions == 3 else "")
+    raw = "or task=Raw() for outputs of any other meaning,"
+    return f"{masks}, {tokens}, " + (f"{numbers}, " if dimensions == 3 else "") + raw
 
 
 def require_classification(task: Task, what: str) -> None:

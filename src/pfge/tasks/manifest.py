@@ -4,13 +4,17 @@ from dataclasses import asdict
 from typing import Any
 
 from pfge.tasks.base import Task
+from pfge.tasks.causal_lm import CausalLM
 from pfge.tasks.classification import AssumedClassification, Classification
 from pfge.tasks.multi_label import MultiLabel
+from pfge.tasks.raw import Raw
 from pfge.tasks.regression import Regression
 
 DEFAULT_TASK = AssumedClassification()
 """The task of an ensemble, and of a manifest, that names none: logits [N, C] only."""
-KNOWN: dict[str, type[Task]] = {task.__name__: task for task in (Classification, MultiLabel, Regression)}
+KNOWN: dict[str, type[Task]] = {
+    task.__name__: task for task in (Classification, CausalLM, MultiLabel, Regression, Raw)
+}
 
 
 def task_to_manifest(task: Task) -> dict[str, Any] | None:

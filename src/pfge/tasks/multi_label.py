@@ -11,9 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from pfge.calibration import Calibration, fit_label_temperatures, scale_label_probabilities
 from pfge.metrics.label_scores import LabelScores, score_labels
 from pfge.metrics.uncertainty import MemberSpread, kl_divergence, kl_loss
-from pfge.tasks.base import Task
-from pfge.tasks.mean_pool import MeanPool, sum_type
-from pfge.tasks.metric import Metric
+from pfge.tasks.base import MeanPool, Metric, Task, sum_type
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,7 @@ class MultiLabel(Task):
         (1.0, 1.0)
     """
 
+    result_type: ClassVar[torch.dtype | None] = torch.float32
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "macro_f1",
@@ -79,7 +78,8 @@ class MultiLabel(Task):
     def predictions(self, outputs: Any) -> Tensor:
         """Return sigmoid(outputs), [N, L].
 
-        It is in float64, on devices that have it: float32 rounds 1 - p to 0 for logits above 17.
+        It is in float64, on devices that have it: float32 rounds 1 - p to 0 for logits above 17. Members are
+        pooled, scored and calibrated in float64, and an ensemble predicts float32.
         """
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
             found = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from pfge.calibration import Calibration, fit_noise_variance, fit_variance_factor, require_temperature
-from pfge.metrics.checks import SMALLEST
 from pfge.metrics.gaussian_scores import GaussianScores, score_gaussians
-from pfge.tasks.base import Task
-from pfge.tasks.metric import Metric
-from pfge.tasks.mixture_pool import MixturePool
+from pfge.metrics.scores import SMALLEST
+from pfge.tasks.base import Metric, MixturePool, Task
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfge.lab.config.schema import ConfigError, EnsembleSettings, Experiment, ModelSettings
+from pfge.lab.config.settings import ConfigError, EnsembleSettings, Experiment, ModelSettings
 from pfge.lab.config.toml import differences, is_sealed_toml, load_experiment, seal_toml, to_toml
 from pfge.methods import Setting
 from pfge.tasks import Classification
@@ -282,8 +282,10 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
-    name=st.text(),
+    name=st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=40),
+    model=st.text(),
     seeds=st.lists(st.integers(0, 2**40), min_size=1, unique=True),
     mean=st.lists(NUMBERS, max_size=3),
     rate=NUMBERS,
@@ -294,6 +296,7 @@ PLAIN = st.recursive(
 def test_every_experiment_survives_being_written(
     tmp_path_factory: pytest.TempPathFactory,
     name: str,
+    model: str,
     seeds: list[int],
     mean: list[float],
     rate: float,
@@ -307,7 +310,7 @@ def test_every_experiment_survives_being_written(
         name=name,
         seeds=tuple(seeds),
         data=dataclasses.replace(default.data, mean=tuple(mean), std=tuple(mean), flip=flip),
-        model=ModelSettings(name, options),
+        model=ModelSettings(model, options),
         pretrain=dataclasses.replace(default.pretrain, rate=rate),
         engine=dataclasses.replace(default.engine, devices=devices),
     )

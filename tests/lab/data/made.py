@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pfge.lab.data.in_memory.image_set import ImageSet
+from pfge.lab.data.base import ImageSet
 
 CLASSES = ("a", "b", "c")
 

@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from pfge.lab.data.datasets.part import DatasetPart
-from pfge.lab.data.fingerprint import Fingerprint, digest
-from pfge.lab.data.in_memory.tensor_set import TensorSet
-from pfge.lab.data.pictures.files import find_pictures
-from pfge.lab.data.pictures.folders import read_pictures
-from pfge.lab.data.pictures.streaming import StreamedPictures
+from pfge.lab.data.base import Fingerprint, digest
+from pfge.lab.data.datasets import DatasetPart
+from pfge.lab.data.in_memory import TensorSet
+from pfge.lab.data.pictures import StreamedPictures, find_pictures, read_pictures
 from tests.lab.data.datasets.made import Drawing
 from tests.lab.data.made import random_images, write_pictures
 

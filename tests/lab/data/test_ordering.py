@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from pfge.lab.data.in_memory.image_set import DataError
-from pfge.lab.data.ordering import EpochOrder
+from pfge.lab.data.base import DataError, EpochOrder
 
 
 def test_each_epoch_visits_every_image_once():

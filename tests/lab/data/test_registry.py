@@ -4,10 +4,9 @@ from types import ModuleType
 
 import pytest
 
-from pfge.lab.data.in_memory.image_set import IMAGENET_NORMALIZATION, DataError, Normalization
+from pfge.lab.data.base import IMAGENET_NORMALIZATION, DataError, Normalization
 from pfge.lab.data.registry import default_root, load_data
-from pfge.lab.data.sources import evaluation_batches
-from pfge.lab.data.splits import Splits
+from pfge.lab.data.splits import Splits, evaluation_batches
 from tests.lab.data.made import random_images, write_pictures
 
 
@@ -31,14 +30,21 @@ def test_another_normalization_replaces_the_data_sets_own():
 
 
 def test_a_function_of_the_user_supplies_the_splits(own_module: ModuleType):
-    made = Splits(random_images(6), random_images(3), random_images(3), IMAGENET_NORMALIZATION)
+    made = Splits(
+        train=random_images(6),
+        validation=random_images(3),
+        test=random_images(3),
+        normalization=IMAGENET_NORMALIZATION,
+    )
     own_module.load = lambda: made
     assert load_data("own_data:load", validation=2) is made
 
 
 def test_a_function_that_holds_nothing_out_gets_a_validation_part(own_module: ModuleType):
     data = random_images(6)
-    own_module.load = lambda: Splits(data, data.select([]), data, IMAGENET_NORMALIZATION)
+    own_module.load = lambda: Splits(
+        train=data, validation=data.select([]), test=data, normalization=IMAGENET_NORMALIZATION
+    )
     splits = load_data("own_data:load", validation=3)
     assert (len(splits.train), len(splits.validation)) == (3, 3)
 
@@ -108,5 +114,5 @@ def test_data_that_is_not_there_is_an_error_that_names_the_root(tmp_path: Path, 
 
 def test_missing_pillow_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DataError, match="pip install pillow"):
+    with pytest.raises(DataError, match=r'pip install "pfge\[lab\]"'):
         load_data("folder:somewhere")

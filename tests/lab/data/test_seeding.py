@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pfge.lab.data.seeding import derive_seed, generator, seed_torch
+from pfge.lab.data.base import derive_seed, generator, seed_torch
 
 
 def first_numbers(*arguments: int | str) -> tuple[int, ...]:

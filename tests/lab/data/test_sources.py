@@ -4,12 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfge.lab.data.in_memory.augmentation import Augmentation
-from pfge.lab.data.in_memory.batches import TrainingBatches
-from pfge.lab.data.in_memory.image_set import IMAGENET_NORMALIZATION
-from pfge.lab.data.pictures.files import find_pictures
-from pfge.lab.data.pictures.streaming import StreamedPictures
-from pfge.lab.data.sources import DataPart, evaluation_batches, training_batches
+from pfge.lab.data.base import IMAGENET_NORMALIZATION
+from pfge.lab.data.in_memory import Augmentation, TrainingBatches
+from pfge.lab.data.pictures import StreamedPictures, find_pictures
+from pfge.lab.data.splits import DataPart, evaluation_batches, training_batches
 from tests.lab.data.made import random_images, write_pictures
 
 

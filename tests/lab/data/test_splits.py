@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.base import DataError, ImageSet, Normalization
 from pfge.lab.data.splits import Splits, halve_test, split, stratified, take
 from tests.lab.data.made import random_images
 
@@ -88,7 +88,7 @@ def test_splits_with_other_classes_are_refused():
     train = random_images(3)
     other = ImageSet(train.images, train.labels, ("x", "y", "z"))
     with pytest.raises(DataError, match="train and test must have the same classes"):
-        Splits(train, train.select([]), other, NORMALIZATION)
+        Splits(train=train, validation=train.select([]), test=other, normalization=NORMALIZATION)
 
 
 def test_a_part_of_the_data_keeps_its_classes_and_its_order():

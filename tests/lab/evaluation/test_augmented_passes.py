@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from pfge import Ensemble
 from pfge.forward import call_model
-from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.settings import ConfigError
 from pfge.lab.data import Normalization
-from pfge.lab.data.in_memory.augmentation import Augmentation
-from pfge.lab.evaluation.augmented_passes import augmented_passes, views_of
+from pfge.lab.data.in_memory import Augmentation
+from pfge.lab.evaluation.passes import augmented_passes, views_of
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_run
 from pfge.storage.files import StorageError

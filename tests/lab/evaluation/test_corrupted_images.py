@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from pfge.lab.data import IMAGENET_NORMALIZATION, DataError, ImageSet, evaluation_batches, training_batches
-from pfge.lab.data.pictures.files import find_pictures
-from pfge.lab.data.pictures.streaming import StreamedPictures
-from pfge.lab.evaluation.corrupted_images import corrupted
-from pfge.lab.evaluation.corruptions import CORRUPTIONS, corrupt
+from pfge.lab.data.pictures import StreamedPictures, find_pictures
+from pfge.lab.evaluation.corruptions import CORRUPTIONS, corrupt, corrupted
 from tests.lab.data.made import random_images, write_pictures
 
 

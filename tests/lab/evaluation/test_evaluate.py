@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from pfge import Ensemble, Weights
-from pfge.lab.config.schema import EngineSettings
+from pfge.lab.config.settings import EngineSettings
 from pfge.lab.data import ImageSet, Normalization, evaluation_batches
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation.evaluate import evaluate, predict
-from pfge.lab.evaluation.evaluations import Evaluation
+from pfge.lab.evaluation.evaluate import Evaluation, evaluate, predict
 from pfge.lab.run.progress import Reporter
 from pfge.metrics import Scores, disagreement, mutual_information
 from pfge.tasks import Classification

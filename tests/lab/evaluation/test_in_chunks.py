@@ -9,9 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from pfge import Ensemble
-from pfge.lab.evaluation.evaluate import evaluate
-from pfge.lab.evaluation.evaluations import Evaluation, PooledScores
-from pfge.lab.evaluation.in_chunks import compare_in_chunks, evaluate_in_chunks, fit_in_chunks
+from pfge.lab.evaluation.evaluate import (
+    Evaluation,
+    PooledScores,
+    compare_in_chunks,
+    evaluate,
+    evaluate_in_chunks,
+    fit_in_chunks,
+)
 from pfge.tasks import Classification, MeanPool
 from pfge.weights import view_weights
 
@@ -61,7 +66,7 @@ def test_chunks_give_the_numbers_of_whole_predictions(monkeypatch: pytest.Monkey
     )
     assert len(list(ensemble.predict_chunks(batches))) > 1
     expected = whole(ensemble, batches, last=2, fit_temperatures=True)
-    fitted = fit_in_chunks(ensemble, batches, targets_of(batches), last=2)
+    fitted = fit_in_chunks(ensemble, batches, last=2)
     done: list[int] = []
     found = evaluate_in_chunks(ensemble, batches, last=2, fitted=fitted, on_examples=done.append)
     assert done[-1] == 10
@@ -107,6 +112,7 @@ class MadeWhenRead:
             yield inputs, torch.randint(CLASSES, (4, 64, 64), generator=generator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [10, 40])
 def test_no_more_predictions_are_alive_with_more_data(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     alive = peak = 0

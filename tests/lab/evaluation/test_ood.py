@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pfge.lab.evaluation.ood import ood_metrics, ood_scores
-from pfge.lab.evaluation.pooled_members import PooledMembers
+from pfge.lab.evaluation.evaluate import PooledMembers
+from pfge.lab.evaluation.robustness import ood_metrics, ood_scores
 from pfge.tasks import Classification
 
 FIRST = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from pfge.calibration import Temperatures
-from pfge.lab.evaluation.ood import ood_scores
-from pfge.lab.evaluation.pooled_members import PooledMembers
+from pfge.lab.evaluation.evaluate import PooledMembers
+from pfge.lab.evaluation.robustness import ood_scores
 from pfge.tasks import Classification, Regression
 
 MEMBERS = torch.randn(5, 40, 3, generator=torch.Generator().manual_seed(0)).double().mul(2).softmax(dim=2)

@@ -68,7 +68,7 @@ def test_the_numbers_at_temperatures_are_those_of_the_calibrated_ensemble(
     session, results = finished
     task, validation = Classification(), session.splits.validation
     by: CalibrateBy = "members" if each else "pooled"
-    calibrated = load(session, "FGE").calibrated(session.in_batches(validation), validation.labels, by=by)
+    calibrated = load(session, "FGE").calibrated(session.in_batches(validation), by=by)
     stated = row(results, "FGE")["calibrated_members" if each else "calibrated"]
     if each:
         assert tuple(stated["temperatures"]) == calibrated.temperatures.members

@@ -16,7 +16,12 @@ from tests.lab.tiny import tiny
 def small_pictures() -> Splits:
     """Pictures that are not from folders."""
     images = random_images(12, height=12, width=12)
-    return Splits(images, images.select([]), images, Normalization((0.5,) * 3, (0.5,) * 3))
+    return Splits(
+        train=images,
+        validation=images.select([]),
+        test=images,
+        normalization=Normalization((0.5,) * 3, (0.5,) * 3),
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from torch import nn
 
 from pfge import EMA, FGE, CosineRestarts, Ensemble, Trajectory, Weights, follow, load_weights
 from pfge.collectors import Star
-from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.settings import ConfigError
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
-from pfge.lab.data.seeding import derive_seed
-from pfge.lab.evaluation.mc_dropout import mc_dropout
+from pfge.lab.data.base import derive_seed
+from pfge.lab.evaluation.passes import mc_dropout
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import read_tensors
 from pfge.weights import view_weights

@@ -29,9 +29,9 @@ from pfge import (
     refresh_batch_norm,
 )
 from pfge.calibration import Temperatures
-from pfge.lab.config.schema import Experiment
+from pfge.lab.config.settings import Experiment
 from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
-from pfge.lab.data.seeding import derive_seed
+from pfge.lab.data.base import derive_seed
 from pfge.lab.experiments import compare as compare_module
 from pfge.lab.experiments.compare import compare, compare_all
 from pfge.lab.models import build_model
@@ -394,6 +394,7 @@ def test_a_finished_run_keeps_nothing_that_only_an_unfinished_one_needs(finished
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "step"),
     [("0", 5), ("0", 14), ("0", 19), ("0", 33), ("1e9", 13), ("1e9", 19), ("1e9", 33)],
@@ -429,6 +430,7 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "applies"),
     [
@@ -448,8 +450,8 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
             lambda *call: call[0].name == "pfge-fork.checkpoint",
         ),
         ("pfge.lab.training.resumable.save_checkpoint", lambda *call: call[1]["iteration"] == LENGTH),
-        ("pfge.storage.recorded_tensors.write_tensors", lambda *call: call[0].name == "w0.safetensors"),
-        ("pfge.lab.experiments.comparison_units._tidy", lambda *_: True),
+        ("pfge.storage.files.write_tensors", lambda *call: call[0].name == "w0.safetensors"),
+        ("pfge.lab.experiments.compare._tidy", lambda *_: True),
     ],
     ids=[
         "row of FGE",
@@ -491,6 +493,7 @@ def test_a_run_that_was_stopped_before_a_write_ends_as_if_it_had_not_been(
     ]
 
 
+@pytest.mark.slow
 def test_a_run_in_pure_bfloat16_resumes_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
     """In bfloat16 the rounding of an update depends on the type and the memory order of the momentum."""
     methods = ["ensemble.methods=['SWA','PFGE']", "ensemble.length=8", "ensemble.clear_momentum=false"]
@@ -592,6 +595,7 @@ def test_members_are_written_and_hashed_once(tmp_path: Path, monkeypatch: pytest
     assert {name: hashed.count(name) for name in ("FGE", "PFGE")} == {"FGE": 0, "PFGE": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "model"), [("breast_cancer", "mlp"), ("mnist1d", "conv1d")])
 def test_tables_and_signals_are_compared_like_pictures(tmp_path: Path, data: str, model: str) -> None:
     rows = run(tiny(f"data.name={data}", f"model.name={model}", "data.test_images=100"), tmp_path / "run")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfge.lab.config.schema import Experiment
-from pfge.lab.experiments.comparison_units import comparison_units
-from pfge.lab.launch.unit import Unit
+from pfge.lab.config.settings import Experiment
+from pfge.lab.experiments.compare import comparison_units
+from pfge.lab.launch.worker import Unit
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
@@ -62,6 +62,7 @@ def test_a_comparison_is_a_small_graph(tmp_path: Path) -> None:
     assert units["seed 1: tidy"].is_done()
 
 
+@pytest.mark.slow
 def test_a_path_that_left_the_shared_one_is_not_disturbed_by_it(tmp_path: Path) -> None:
     """PFGE is under way when the shared path, which was killed, begins again before the fork."""
     methods = "ensemble.methods=['FGE','PFGE']"
@@ -91,12 +92,13 @@ def make_period(folder: Path, number: int) -> None:
 STAR = tiny("ensemble.methods=['Star']", "data.flip=true", "data.crop_padding=1")
 
 
-def test_a_star_made_by_four_processes_is_that_of_one_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_star_made_by_two_processes_is_that_of_one_bit_for_bit(tmp_path: Path) -> None:
     run(STAR, tmp_path / "whole")
     folder = tmp_path / "apart"
     run_some(STAR, folder, "seed 1: w0")
     (folder / "seed-1" / "periods").mkdir()
-    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         list(pool.map(make_period, [folder] * 4, [4, 3, 2, 1]))
     with counted_steps() as steps:
         run(STAR, folder)

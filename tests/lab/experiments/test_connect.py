@@ -15,7 +15,7 @@ from torch.optim import SGD
 from pfge import Ensemble, Weights, load_weights, refresh_batch_norm
 from pfge.connectivity import Bezier, fit_curve
 from pfge.lab.data import Augmentation, TrainingBatches, load_data
-from pfge.lab.data.seeding import derive_seed, generator
+from pfge.lab.data.base import derive_seed, generator
 from pfge.lab.experiments import connect as connecting
 from pfge.lab.experiments.connect import Pair, choose_pairs, connect
 from pfge.lab.models import build_model

@@ -11,12 +11,12 @@ import pytest
 from pfge import Cascade, Ensemble, fit_cascade
 from pfge.calibration import Temperatures
 from pfge.compression import Bits, PackSettings, compress
-from pfge.compression.formats import FORMATS
+from pfge.compression.compress import FORMATS
 from pfge.lab.data import Splits, evaluation_batches, load_data, take
 from pfge.lab.experiments import formats as measuring
 from pfge.lab.experiments.formats import measure_formats
 from pfge.lab.run.progress import Reporter
-from pfge.metrics.functional import accuracy, negative_log_likelihood
+from pfge.metrics.scores import accuracy, negative_log_likelihood
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.files import StorageError
 from tests.lab.experiments.test_compare import small_conv
@@ -92,6 +92,7 @@ def batches(digits: Splits, part: str) -> Any:
 # Which there are
 
 
+@pytest.mark.slow
 def test_every_method_is_measured_in_every_form_and_those_of_several_members_as_cascades(
     finished: Path,
 ) -> None:
@@ -171,9 +172,7 @@ def test_a_cascade_is_fitted_on_validation_data_and_measured_on_test_data(
     if stored_as in COMPRESSED:
         target, settings = COMPRESSED[stored_as]
         ensemble = compress(ensemble, target, settings=settings)
-    cascade = fit_cascade(
-        ensemble, batches(digits, "validation"), digits.validation.labels, max_accuracy_loss=0.001
-    )
+    cascade = fit_cascade(ensemble, batches(digits, "validation"), max_accuracy_loss=0.001)
     found = cascade.predict_batches(ensemble, batches(digits, "test"))
     row = row_of(finished, method, stored_as, cascade=True)
     assert row["mean_members"] == pytest.approx(found.evaluated.double().mean().item())
@@ -210,6 +209,7 @@ def test_a_second_time_nothing_is_predicted(finished: Path, monkeypatch: pytest.
     assert (finished / "formats.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [9, 25])
 def test_after_a_kill_the_bytes_are_those_of_a_run_that_was_not_killed(
     folder: Path, finished: Path, after: int

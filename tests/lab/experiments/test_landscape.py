@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from pfge import Ensemble, load_weights, refresh_batch_norm
 from pfge.cli.main import main
-from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.settings import ConfigError
 from pfge.lab.data import load_data, take
 from pfge.lab.experiments.connect import connect
 from pfge.lab.experiments.landscape import make_landscape
@@ -94,3 +94,14 @@ def test_what_cannot_be_drawn_is_refused(finished: Path, tmp_path: Path) -> None
         make_landscape(tmp_path, QUIET)
     with pytest.raises(StorageError, match="no finished PFGE for seed 9"):
         make_landscape(finished, QUIET, seed=9)
+
+
+def test_a_run_of_two_members_is_refused_by_the_rule_and_not_by_an_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tiny("ensemble.methods=['PFGE']", "ensemble.length=8"), tmp_path / "run")
+    assert main(["landscape", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == (
+        "pfge: error: a plane needs three members, and PFGE of seed 1 has 2; train it for at least three "
+        "periods (ensemble.length, ensemble.period)\n"
+    )

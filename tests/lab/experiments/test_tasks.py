@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from pfge.calibration import CalibrateBy
-from pfge.lab.config.schema import ConfigError, Experiment
+from pfge.lab.config.settings import ConfigError, Experiment
 from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
@@ -127,7 +127,7 @@ def test_a_calibrated_row_is_what_the_calibrated_ensemble_predicts(finished: tup
         ("members", stated.calibrated_members),
     )
     for by, found in kinds:
-        calibrated = ensemble.calibrated(session.in_batches(validation), validation.labels, by=by)
+        calibrated = ensemble.calibrated(session.in_batches(validation), by=by)
         expected = task.summarize(
             task.score(calibrated.predict_batches(session.in_batches(test)), test.labels)
         )

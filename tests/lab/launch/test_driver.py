@@ -13,9 +13,7 @@ import pytest
 
 from pfge.lab.launch.driver import UnitsMissingError, drive
 from pfge.lab.launch.marks import Marks
-from pfge.lab.launch.unit import Unit
-from pfge.lab.launch.work import Work
-from pfge.lab.launch.worker import Order
+from pfge.lab.launch.worker import Order, Unit, Work
 from pfge.lab.run.folder import RunFolder
 from pfge.storage.files import StorageError
 

@@ -47,6 +47,7 @@ def print_what_a_worker_finds() -> None:
     worker.join()
 
 
+@pytest.mark.slow
 def test_a_worker_begins_with_everything_imported_and_no_thread_was_started() -> None:
     finds = print_what_a_worker_finds
     program = f"from {finds.__module__} import {finds.__name__} as find; find()"

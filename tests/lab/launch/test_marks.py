@@ -23,6 +23,7 @@ with Marks(RunFolder(Path(sys.argv[1]))).held("seed 1: w0"):
 """
 
 
+@pytest.mark.slow
 def test_a_unit_runs_in_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     marks = Marks(RunFolder(tmp_path))

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from pfge.lab.config.schema import ConfigError, Experiment
+from pfge.lab.config.settings import ConfigError, Experiment
 from pfge.lab.experiments.compare import compare_all
 from pfge.lab.launch.driver import UnitsMissingError
 from pfge.lab.launch.fork_server import worker_context
 from pfge.lab.launch.processes import processes
-from pfge.lab.launch.unit import Unit
-from pfge.lab.launch.worker import Order, Worker
+from pfge.lab.launch.worker import Order, Unit, Worker
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
@@ -35,6 +34,7 @@ def methods_in(folder: Path) -> list[str]:
     return [json.loads(line)["method"] for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_bytes_of_one(tmp_path: Path) -> None:
     chosen = (METHODS, "seeds=[2,1]", "data.halve_test=true")
     with counted_steps() as steps:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pfge.lab.config.schema import EngineSettings
+from pfge.lab.config.settings import EngineSettings
 from pfge.lab.launch import ray_tasks as module
 from pfge.lab.launch.ray_tasks import RayError
 from tests.lab.tiny import outcome, run, tiny
@@ -52,7 +52,7 @@ def test_ray_makes_the_bytes_of_one_process(tmp_path: Path) -> None:
 
 def test_without_ray_a_line_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(RayError, match=r"engine.launcher = 'ray' needs Ray; pip install 'pfge\[ray\]'"):
+    with pytest.raises(RayError, match=r'engine.launcher = "ray" needs Ray; pip install "pfge\[ray\]"'):
         run(tiny(METHODS, "engine.launcher=ray"), tmp_path)
     assert not (tmp_path / "seed-1").exists()
 

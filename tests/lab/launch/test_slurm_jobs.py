@@ -110,5 +110,5 @@ def test_without_slurm_or_submitit_a_line_says_so(tmp_path: Path, monkeypatch: p
     with pytest.raises(SlurmError, match="are you indeed on a slurm cluster"):
         run(experiment, tmp_path / "run")
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(SlurmError, match=r"needs submitit; pip install 'pfge\[slurm\]'"):
+    with pytest.raises(SlurmError, match=r'needs submitit; pip install "pfge\[slurm\]"'):
         run(experiment, tmp_path / "run")

@@ -6,7 +6,7 @@ import pytest
 
 from pfge.lab.launch.marks import Marks
 from pfge.lab.launch.status import UnitStatus, find_states
-from pfge.lab.launch.unit import Unit
+from pfge.lab.launch.worker import Unit
 from pfge.lab.run.folder import RunFolder
 
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pfge.lab.launch import told_progress as module
-from pfge.lab.launch.marks import Marks
-from pfge.lab.launch.told_progress import WorkerReporter, describe_progress
+from pfge.lab.launch import marks as module
+from pfge.lab.launch.marks import Marks, WorkerReporter, describe_progress
 from pfge.lab.run.folder import RunFolder
 
 

@@ -3,7 +3,7 @@
 from itertools import product
 from pathlib import Path
 
-from pfge.lab.launch.unit import Unit, is_to_run, longest_chains, units_to_run
+from pfge.lab.launch.worker import Unit, is_to_run, longest_chains, units_to_run
 
 
 def unit(name: str, *needs: str, done: bool = False, early: Path | None = None) -> Unit:

@@ -7,10 +7,8 @@ import torch
 from torch import nn
 
 from pfge.lab.models import available, build_model
-from pfge.lab.models.cifar_resnet import CifarResNet
-from pfge.lab.models.preresnet import PreResNet
+from pfge.lab.models.resnets import CifarResNet, PreResNet, WideResNet
 from pfge.lab.models.vgg import VGG16
-from pfge.lab.models.wideresnet import WideResNet
 
 
 @pytest.fixture
@@ -169,6 +167,7 @@ class TestOwnFunction:
             build_model("own_models:forgets_to_return", classes=5)
 
 
+@pytest.mark.slow
 def test_other_packages_are_imported_only_when_asked_for() -> None:
     program = "import sys, pfge.lab.models; print({'torchvision', 'timm'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -69,7 +69,9 @@ def test_a_package_that_is_not_installed_is_an_error_with_the_remedy(
 ) -> None:
     stand_in_for_torchvision(tmp_path, "", monkeypatch)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ValueError, match=f"needs {package}, .* is not installed; run: pip install {package}"):
+    with pytest.raises(
+        ValueError, match=rf'needs {package}, .* is not installed; pip install "pfge\[models\]"'
+    ):
         build_model(f"{package}:resnet50", classes=10)
 
 

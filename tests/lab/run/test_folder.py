@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from pfge import StorageError
-from pfge.lab.config.schema import Experiment
+from pfge.lab.config.settings import Experiment
 from pfge.lab.config.toml import is_sealed_toml, load_experiment
-from pfge.lab.run.folder import RunFolder, describe_environment
-from pfge.lab.run.locks import hold_lock
+from pfge.lab.run.folder import RunFolder, describe_environment, hold_lock
 
 
 def changed(*overrides: str) -> Experiment:
@@ -278,7 +277,7 @@ def test_the_environment_names_what_ran_and_where(monkeypatch: pytest.MonkeyPatc
 ORPHAN = """
 import os, signal, sys, time
 from pathlib import Path
-from pfge.lab.config.schema import Experiment
+from pfge.lab.config.settings import Experiment
 from pfge.lab.run.folder import RunFolder
 
 with RunFolder(Path(sys.argv[1])).opened(Experiment()):
@@ -290,6 +289,7 @@ with RunFolder(Path(sys.argv[1])).opened(Experiment()):
 """
 
 
+@pytest.mark.slow
 def test_a_forked_process_that_outlives_the_run_does_not_hold_it(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", ORPHAN, str(tmp_path)], stdout=subprocess.PIPE)
     assert parent.stdout is not None

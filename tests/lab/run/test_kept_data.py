@@ -6,7 +6,7 @@ import pytest
 
 from pfge import StorageError
 from pfge.cli.main import main
-from pfge.lab.config.schema import Experiment
+from pfge.lab.config.settings import Experiment
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
 from pfge.storage.files import read_json_object

@@ -8,11 +8,9 @@ import pytest
 
 from pfge.lab.run import result_lines
 from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.line_records import record_of
-from pfge.lab.run.result_lines import append_row, put_in_order, read_rows, require_rows
+from pfge.lab.run.result_lines import append_row, put_in_order, read_rows, record_of, require_rows
 from pfge.lab.run.results import ComparisonRow
-from pfge.storage.files import StorageError, read_json_object, write_json
-from pfge.storage.seals import seal
+from pfge.storage.files import StorageError, read_json_object, seal, write_json
 from tests.lab.tiny import tiny
 from tests.reports.made_run import result
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pfge.lab.run import locks
-from pfge.lab.run.locks import hold_lock, is_locked
+from pfge.lab.run import folder
+from pfge.lab.run.folder import hold_lock, is_locked
 from pfge.storage.files import StorageError
 
 
@@ -65,7 +65,7 @@ def test_a_lock_that_needs_writing_is_not_known_to_be_held(
         raise OSError(9, "Bad file descriptor")  # as of network file systems, for a file that is only read
 
     allow(os.O_RDONLY)
-    monkeypatch.setattr(locks, "lock_descriptor", refuse)
+    monkeypatch.setattr(folder, "lock_descriptor", refuse)
     assert not is_locked(file)
 
 
@@ -75,7 +75,7 @@ def test_a_file_system_without_locks_is_named_with_what_to_do(
     def refuse(*_: object, **__: object) -> bool:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr(locks, "lock_descriptor", refuse)
+    monkeypatch.setattr(folder, "lock_descriptor", refuse)
     with pytest.raises(StorageError) as caught, hold_lock(file, "in use"):
         pass
     assert str(caught.value) == (

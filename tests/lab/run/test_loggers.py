@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pfge.lab.config.schema import ConfigError
-from pfge.lab.run.loggers import open_log
+from pfge.lab.config.settings import ConfigError
+from pfge.lab.run.progress import open_log
 from pfge.schedules import Triangular
 from tests.lab.tiny import outcome, run, tiny
 
@@ -18,6 +18,7 @@ def rows(file: Path) -> list[dict[str, float]]:
         return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(text)]
 
 
+@pytest.mark.slow
 def test_every_path_has_its_loss_and_rate_as_csv_and_the_results_stay_the_same(tmp_path: Path) -> None:
     run(tiny(*FEWER), tmp_path / "plain")
     run(tiny(*FEWER, "engine.logger=csv"), tmp_path / "logged")

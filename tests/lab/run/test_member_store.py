@@ -5,7 +5,7 @@ import torch
 
 from pfge.lab.run.member_store import MemberStore
 from pfge.storage.ensemble_folder import EnsembleFolder
-from pfge.storage.usage import Usage
+from pfge.storage.manifest import Usage
 from pfge.weights import Weights, view_weights
 from tests.toys import assert_same_weights, make_mlp
 

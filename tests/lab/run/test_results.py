@@ -116,10 +116,12 @@ def test_any_value_anywhere_is_read_or_refused_with_a_reason(
         ({"method": "a\\b"}, "`method` must be a name"),
         (
             {"method": "\x1b[2J"},
-            "`method` must be a name of 1 to 100 printable characters without slashes, got '\\x1b[2J'",
+            "`method` must be a name of 1 to 100 printable characters without slashes, and of at most 200 "
+            "bytes, got '\\x1b[2J'",
         ),
         ({"method": ""}, "`method` must be a name"),
         ({"method": "x" * 101}, "`method` must be a name"),
+        ({"method": "\u20ac" * 67}, "`method` must be a name"),
         ({"test": {"accuracy": 0.9, "ece": 0.1}}, "it has no `test.nll`"),
         (
             {"test": {"accuracy": 0.9, "nll": float("nan"), "ece": 0.1}},

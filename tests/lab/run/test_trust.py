@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.settings import ConfigError
 from pfge.lab.config.toml import load_experiment, to_toml
 from pfge.lab.run.trust import load_run_config
 

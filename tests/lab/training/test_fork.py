@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pfge import FGE, PFGE, Trajectory, load_checkpoint, save_checkpoint
-from pfge.lab.training.fork import Fork
+from pfge.lab.training.resumable import Fork
 from pfge.weights import Weights, copy_weights, view_weights
 from tests.toys import advance, assert_same_weights, make_mlp, make_sgd, train
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from pfge import StorageError
-from pfge.lab.training.import_weights import load_start_weights, read_start_weights
+from pfge.lab.training.checkpoint_files import load_start_weights, read_start_weights
 from pfge.weights import view_weights
 from tests.toys import assert_same_weights, make_mlp
 

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, NAdam, Optimizer
 
-from pfge.lab.config.schema import ConfigError, EnsembleSettings, PretrainSettings
+from pfge.lab.config.settings import ConfigError, EnsembleSettings, PretrainSettings
 from pfge.lab.experiments.compare import find_all_w0
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
-from pfge.lab.training.optimizers import make_optimizer, require_optimizers, try_optimizers
+from pfge.lab.training.pretrain import make_optimizer, require_optimizers, try_optimizers
 from tests.lab.tiny import Stopped, counted_steps, outcome, run, tiny
 
 HERE = "tests.lab.training.test_optimizers"
@@ -133,6 +133,7 @@ def test_an_unknown_name_is_refused_with_what_is_allowed(key: str) -> None:
         tiny(f"{key}=adam")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adamw", f"{HERE}:make_nadam"])
 def test_a_run_of_another_optimizer_resumes_bit_for_bit(tmp_path: Path, name: str) -> None:
     experiment = tiny(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pfge import Ensemble
-from pfge.lab.config.schema import ConfigError, Experiment
+from pfge.lab.config.settings import ConfigError, Experiment
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import StartWeights
 from pfge.lab.session import open_session
@@ -248,6 +248,7 @@ def test_a_comparison_takes_the_w0_it_finds(tmp_path: Path) -> None:
     assert (tmp_path / "seed-1" / "w0.safetensors").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_pretraining_first_gives_what_a_comparison_alone_gives(tmp_path: Path) -> None:
     find(tiny(), tmp_path / "twice")
     run(tiny(), tmp_path / "twice")

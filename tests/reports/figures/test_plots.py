@@ -40,6 +40,7 @@ def test_every_series_is_drawn_with_its_points_and_its_methods_colour(run: Run) 
             assert to_hex(line.get_color()) == styles([series.method])[series.method].light
 
 
+@pytest.mark.slow
 def test_no_figure_runs_latex_whatever_a_matplotlibrc_says(run: Run, tmp_path: Path) -> None:
     with mpl.rc_context({"text.usetex": True, "text.latex.preamble": r"\input{/etc/passwd}"}):
         drawn = plot_members(run.folder.path)
@@ -81,6 +82,7 @@ def test_forms_stand_two_by_two_and_the_front_is_named_where_nothing_else_is(run
     }
 
 
+@pytest.mark.slow
 def test_every_figure_is_a_file_and_the_same_one_each_time(run: Run, tmp_path: Path) -> None:
     every = report_figures(run)
     assert [figure.name for figure in every] == [
@@ -118,7 +120,7 @@ def test_without_matplotlib_the_error_says_how_to_get_it(monkeypatch: pytest.Mon
     for module in ("pfge.reports.notebook", "pfge.reports.figures.plots"):
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"pip install 'pfge\[figures\]'"):
+    with pytest.raises(ImportError, match=r'pip install "pfge\[figures\]"'):
         importlib.import_module("pfge.reports.notebook")
 
 

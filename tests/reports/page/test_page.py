@@ -5,6 +5,7 @@ import os
 import re
 import time
 from datetime import UTC, datetime
+from errno import ENOSPC
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.reports.made_run import (
     MEMBERS,
     make_run,
     result,
+    with_validation,
     write_connectivity,
     write_evaluations,
     write_results,
@@ -96,6 +98,21 @@ def test_a_star_is_explained_before_it_is_used(folder: Path) -> None:
     text = page_of(folder).text
     explained = "FGE*, SWAG*: only the last members of FGE and SWAG, as many as PFGE has."
     assert text.index(explained) == text.index("FGE*")
+
+
+def test_what_is_to_ship_has_a_seed_a_folder_and_a_command(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run & co", seeds=(1,), examples=0)
+    write_results(folder, [with_validation(result("FGE*", 1))])
+    whole = folder / "seed-1" / "ensembles" / "FGE"
+    whole.mkdir(parents=True)
+    (whole / "manifest.json").touch()
+    page = page_of(folder)
+    assert "FGE*, seed 1" in page.text
+    assert (
+        f"the command makes it from {whole} and writes it, with its temperature, to {whole}-last."
+        in page.text
+    )
+    assert f"pfge evaluate '{whole}-last' --calibrate pooled" in page.text
 
 
 def test_several_runs_are_compared_in_one_table_first(folder: Path, tmp_path: Path) -> None:
@@ -219,14 +236,18 @@ def test_the_same_run_gives_the_same_page(folder: Path) -> None:
     assert make_page([Run(folder)]) == make_page([Run(folder)])
 
 
-def test_a_page_that_cannot_be_made_leaves_the_old_one(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_page_that_cannot_be_written_leaves_the_old_one(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["report", str(folder)]) == 0
     before = (folder / "report.html").read_bytes()
-    (folder / "seed-1" / "scores" / "PFGE.safetensors").write_bytes(b"torn")
-    assert main(["report", str(folder)]) == 2
-    assert "PFGE.safetensors must be a whole safetensors file" in capsys.readouterr().err
+
+    def refuse(*_: object) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pfge.storage.files._flush", refuse)
+    assert main(["report", str(folder)]) != 0
+    assert "No space left on device" in capsys.readouterr().err
     assert (folder / "report.html").read_bytes() == before
     assert not list(folder.glob(".*.part"))
 

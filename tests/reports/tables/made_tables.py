@@ -1,7 +1,6 @@
 """Tables that every renderer is tried on."""
 
-from pfge.reports.tables.cells import Cell, Count, Number, Text
-from pfge.reports.tables.table import BEST, Row, Table, columns
+from pfge.reports.tables.table import BEST, Cell, Count, Number, Row, Table, Text, columns
 
 METHODS = Table(
     "any",

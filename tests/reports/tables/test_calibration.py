@@ -3,7 +3,7 @@
 from typing import Any
 
 from pfge.lab.run.results import ComparisonRow
-from pfge.reports.tables.calibration import calibration_table
+from pfge.reports.tables.methods import calibration_table
 from tests.reports.made_run import heads, result, texts
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pfge.reports.statistics import Estimate
-from pfge.reports.tables.cells import Cell, Count, Interval, Missing, Number, Ratio, Text
+from pfge.reports.tables.table import Cell, Count, Interval, Missing, Number, Ratio, Text
 from pfge.tasks import Classification
 
 

@@ -5,7 +5,7 @@ from math import sqrt
 import pytest
 
 from pfge.lab.run.results import ConnectivityRow
-from pfge.reports.tables.connectivity import connectivity_tables
+from pfge.reports.tables.diagnosis import connectivity_tables
 from tests.reports.made_run import connectivity_rows, heads, texts
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pfge.reports.contents import comparison_tables
 from pfge.reports.run import Run
-from pfge.reports.tables.differences import differences_table
+from pfge.reports.tables.methods import differences_table
 from pfge.reports.tables.table import Table
 from pfge.reports.verdicts import Gap
 from pfge.tasks import Classification, Regression

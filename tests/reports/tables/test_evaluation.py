@@ -3,7 +3,7 @@
 from typing import Any
 
 from pfge.lab.run.results import EnsembleEvaluation
-from pfge.reports.tables.evaluation import count_members, evaluation_tables
+from pfge.reports.tables.ensembles import count_members, evaluation_tables
 from tests.reports.made_run import evaluation, heads, texts
 
 

@@ -8,7 +8,7 @@ import pytest
 from pfge.lab.run.results import FormatRow
 from pfge.reports.contents import report_tables
 from pfge.reports.run import Run
-from pfge.reports.tables.formats import formats_table
+from pfge.reports.tables.ensembles import formats_table
 from tests.reports.made_run import form_rows, make_run, texts, write_forms
 
 

@@ -5,9 +5,8 @@ import io
 
 import pytest
 
-from pfge.reports.tables.cells import Count, Interval, Missing, Number, Ratio, Text
-from pfge.reports.tables.render_csv import to_csv
-from pfge.reports.tables.table import Column, Row, Table
+from pfge.reports.tables.render import to_csv
+from pfge.reports.tables.table import Column, Count, Interval, Missing, Number, Ratio, Row, Table, Text
 from tests.reports.tables.made_tables import METHODS, table
 
 

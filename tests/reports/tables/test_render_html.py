@@ -1,8 +1,7 @@
 """A table as HTML."""
 
-from pfge.reports.tables.cells import Interval, Missing, Number, Text
-from pfge.reports.tables.render_html import WIDE, to_html
-from pfge.reports.tables.table import Column, Row, Table
+from pfge.reports.tables.render import WIDE, to_html
+from pfge.reports.tables.table import Column, Interval, Missing, Number, Row, Table, Text
 from tests.reports.tables.made_tables import METHODS
 
 

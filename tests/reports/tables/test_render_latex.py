@@ -1,7 +1,7 @@
 """A table as LaTeX."""
 
-from pfge.reports.tables.cells import Count, Text
-from pfge.reports.tables.render_latex import to_latex
+from pfge.reports.tables.render import to_latex
+from pfge.reports.tables.table import Count, Text
 from tests.reports.tables.made_tables import METHODS, table
 
 

@@ -1,7 +1,7 @@
 """A table as Markdown."""
 
-from pfge.reports.tables.cells import Count, Text
-from pfge.reports.tables.render_markdown import to_markdown
+from pfge.reports.tables.render import to_markdown
+from pfge.reports.tables.table import Count, Text
 from tests.reports.tables.made_tables import METHODS, table
 
 

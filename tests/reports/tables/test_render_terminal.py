@@ -2,8 +2,8 @@
 
 import pytest
 
-from pfge.reports.tables.cells import Count, Text
-from pfge.reports.tables.render_terminal import print_table
+from pfge.reports.tables.render import print_table
+from pfge.reports.tables.table import Count, Text
 from tests.reports.tables.made_tables import METHODS, table
 
 

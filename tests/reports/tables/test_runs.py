@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from pfge.reports.run import Run
-from pfge.reports.tables.runs import name_runs, runs_table
+from pfge.reports.tables.methods import name_runs, runs_table
 from pfge.reports.tables.table import is_best
 from tests.reports.made_run import config, heads, make_run, metrics, result, texts, write_results
 

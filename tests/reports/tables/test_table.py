@@ -2,8 +2,7 @@
 
 import pytest
 
-from pfge.reports.tables.cells import Number, Text
-from pfge.reports.tables.table import BEST, Column, Row, Table, columns, is_best
+from pfge.reports.tables.table import BEST, Column, Number, Row, Table, Text, columns, is_best
 
 
 def test_the_heading_names_the_subject_if_there_is_one() -> None:

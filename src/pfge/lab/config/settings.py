@@ -1,18 +1,75 @@
-"""The sections of an experiment: every setting has a default and a type."""
+"""The settings of an experiment: sections, defaults, types and checks."""
 
 import dataclasses
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from pfge.lab.config.launcher import Launcher, parse_launcher
-from pfge.methods import DEFAULT_METHODS, Setting, Variant
+from pfge.methods import DEFAULT_METHODS, METHODS, Setting, Variant, base_of, known_rows
+from pfge.storage.files import LONGEST_FILE_NAME, MOST_MEMBERS, MOST_SEEDS, is_file_name
 from pfge.tasks import Task
 from pfge.tasks.manifest import KNOWN
 
 
+@dataclass(frozen=True)
+class Launcher:
+    """Where the parts of an experiment run.
+
+    Attributes:
+        kind: In processes of this machine, as Ray tasks or as Slurm jobs.
+        processes: How many of this machine run parts at once.
+        address: HOST:PORT of a Ray cluster; "" is that of the variable RAY_ADDRESS, or a new one here.
+        is_local: Whether jobs run on this machine in place of a Slurm cluster, to try them out.
+    """
+
+    kind: Literal["here", "ray", "slurm"] = "here"
+    processes: int = 1
+    address: str = ""
+    is_local: bool = False
+
+    @property
+    def is_this_process(self) -> bool:
+        """Whether this process runs the parts, one after another."""
+        return self.kind == "here" and self.processes == 1
+
+
+def parse_launcher(text: str) -> Launcher | None:
+    """Return the launcher that a setting names, or None if it names none.
+
+    >>> parse_launcher("ray:10.0.0.1:6379")
+    Launcher(kind='ray', processes=1, address='10.0.0.1:6379', is_local=False)
+    """
+    if found := re.fullmatch(r"here(?::([1-9]\d{0,3}))?", text):
+        return Launcher("here", processes=int(found[1] or 1))
+    if found := re.fullmatch(r"ray(?::([\w.-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}))?", text):
+        return Launcher("ray", address=found[1] or "")
+    if found := re.fullmatch(r"slurm(:local)?", text):
+        return Launcher("slurm", is_local=bool(found[1]))
+    return None
+
+
 class ConfigError(ValueError):
     """A setting that is unknown or has a wrong value; the message names it, the value and what is allowed."""
+
+
+def expand_user(path: str, setting: str) -> Path:
+    """Return a path in which `~` and `~name` are replaced by the home folder.
+
+    Args:
+        path: The path as the user wrote it.
+        setting: The setting that it comes from, for the error.
+
+    Raises:
+        ConfigError: There is no such user, or this user's home folder is not known.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{setting} begins with ~, whose home folder is not known, got {path!r}; write the whole path"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -41,7 +98,7 @@ class DataSettings:
     @property
     def root_folder(self) -> Path | None:
         """The folder that holds data sets, if one is given."""
-        return Path(self.root).expanduser() if self.root else None
+        return expand_user(self.root, "data.root") if self.root else None
 
 
 @dataclass(frozen=True)
@@ -202,3 +259,162 @@ class EngineSettings:
                 f"slurm:local, got {self.launcher!r}"
             )
         return found
+
+
+ABOVE_0 = (
+    "data.batch_size",
+    "data.evaluation_batch_size",
+    "ensemble.cycle",
+    "ensemble.period",
+    "ensemble.length",
+    "connect.length",
+    "connect.rate",
+    "connect.bends",
+    "margins.points",
+    "margins.nll",
+    "margins.share",
+    "engine.cpus",
+    "engine.timeout",
+)
+AT_LEAST_0 = (
+    "data.validation",
+    "data.train_images",
+    "data.test_images",
+    "data.crop_padding",
+    "data.image_size",
+    "data.batch_norm_images",
+    "data.workers",
+    "pretrain.epochs",
+    "pretrain.rate",
+    "pretrain.momentum",
+    "pretrain.weight_decay",
+    "ensemble.momentum",
+    "ensemble.weight_decay",
+    "connect.momentum",
+    "connect.weight_decay",
+    "connect.images",
+    "engine.checkpoint_seconds",
+    "engine.gpus",
+    "engine.memory",
+)
+
+
+def require_valid(experiment: "Experiment", values: dict[str, Any]) -> None:
+    """Raise a ConfigError unless an experiment's settings, and `values` of them by key, are allowed."""
+    ensemble, data = experiment.ensemble, experiment.data
+    if not is_file_name(experiment.name):
+        raise ConfigError(
+            f"name must be that of a folder: at most {LONGEST_FILE_NAME} bytes, printable, and without "
+            f"slashes, colons and a leading dot, got {ascii(experiment.name)[:60]}"
+        )
+    for key in ABOVE_0:
+        if not 0 < values[key] < inf:  # written so that NaN fails too
+            raise ConfigError(f"{key} must be above 0 and finite, got {values[key]}")
+    for key in AT_LEAST_0:
+        if not 0 <= values[key] < inf:
+            raise ConfigError(f"{key} must be at least 0 and finite, got {values[key]}")
+    if not 0 <= ensemble.low <= ensemble.high < inf:
+        raise ConfigError(
+            f"ensemble.low and ensemble.high must satisfy 0 <= low <= high and be finite, "
+            f"got {ensemble.low} and {ensemble.high}"
+        )
+    if ensemble.length < ensemble.period or ensemble.period < ensemble.cycle:
+        raise ConfigError(
+            f"ensemble must have cycle <= period <= length, got {ensemble.cycle}, "
+            f"{ensemble.period} and {ensemble.length}"
+        )
+    if ensemble.length > MOST_MEMBERS * ensemble.period:
+        raise ConfigError(
+            f"ensemble.length must be at most {MOST_MEMBERS:,} periods, got {ensemble.length} with a period "
+            f"of {ensemble.period}"
+        )
+    _require_valid_methods(experiment)
+    experiment.task.make()
+    _ = experiment.engine.chosen_launcher
+    for key in ("pretrain.optimizer", "ensemble.optimizer"):
+        if values[key] not in ("sgd", "adamw") and ":" not in values[key]:
+            raise ConfigError(
+                f"{key} must be sgd, adamw or a function, package.module:name, got {values[key]!r}"
+            )
+    if experiment.connect.points < 2:
+        raise ConfigError(f"connect.points must be at least 2, the ends, got {experiment.connect.points}")
+    if not 0 <= ensemble.ema_decay < 1:
+        raise ConfigError(f"ensemble.ema_decay must be at least 0 and below 1, got {ensemble.ema_decay}")
+    if not 0 <= ensemble.tail <= 1:
+        raise ConfigError(f"ensemble.tail must be a share of an annealing, from 0 to 1, got {ensemble.tail}")
+    if not experiment.seeds or len(set(experiment.seeds)) != len(experiment.seeds):
+        raise ConfigError(f"seeds must be one or more different numbers, got {list(experiment.seeds)}")
+    if len(experiment.seeds) > MOST_SEEDS:
+        raise ConfigError(f"seeds must be at most {MOST_SEEDS:,}, got {len(experiment.seeds):,}")
+    for key in ("model.options", "pretrain.options"):
+        if taken := sorted({"name", "classes", "channels"} & values[key].keys()):
+            raise ConfigError(f"{key} must leave {taken[0]} out, which model.name and the data decide")
+    if len(data.mean) != len(data.std):
+        raise ConfigError(f"data.mean and data.std go together, got {data.mean} and {data.std}")
+
+
+def _require_valid_methods(experiment: "Experiment") -> None:
+    ensemble, data, pretrain = experiment.ensemble, experiment.data, experiment.pretrain
+    allowed = known_rows()
+    unknown = [name for name in ensemble.methods if name not in allowed]
+    if unknown:
+        raise ConfigError(f"ensemble.methods must be among {', '.join(allowed)}, got {unknown[0]!r}")
+    for method in (METHODS[base_of(name)] for name in ensemble.methods):
+        if ensemble.length < method.least_cycles * ensemble.cycle:
+            raise ConfigError(
+                f"ensemble.length must be at least {method.least_cycles} cycles, as {method.name} needs "
+                f"a point of each, got {ensemble.length} with a cycle of {ensemble.cycle}; or "
+                "leave it out of ensemble.methods"
+            )
+        if method.base and method.base not in ensemble.methods:
+            raise ConfigError(
+                f"{method.name} uses the model of {method.base}, so ensemble.methods must have both, got "
+                f"{', '.join(ensemble.methods)}; add {method.base}"
+            )
+        if method.path == "augmented" and not (data.flip or data.crop_padding):
+            raise ConfigError(
+                f"{method.name} shifts and mirrors pictures as in training, so data.crop_padding must be "
+                "above 0 or data.flip true, got 0 and false; set one, or leave it out of ensemble.methods"
+            )
+        if method.path == "trainings" and (pretrain.weights or not pretrain.epochs):
+            raise ConfigError(
+                f"{method.name} trains every member from its own start, so pretrain.weights must be "
+                f"empty and pretrain.epochs above 0, got pretrain.weights = {pretrain.weights!r}, "
+                f"pretrain.epochs = {pretrain.epochs:g}; or leave it out of ensemble.methods"
+            )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A whole comparison."""
+
+    name: str = "digits"
+    seeds: tuple[int, ...] = (1, 2, 3)
+    data: DataSettings = field(default_factory=DataSettings)
+    task: TaskSettings = field(default_factory=TaskSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    pretrain: PretrainSettings = field(default_factory=PretrainSettings)
+    ensemble: EnsembleSettings = field(default_factory=EnsembleSettings)
+    connect: ConnectSettings = field(default_factory=ConnectSettings)
+    margins: MarginSettings = field(default_factory=MarginSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+    def __post_init__(self) -> None:
+        require_valid(self, flatten(self))
+
+    def on_one_device(self) -> "Experiment":
+        """Return the same experiment for one process, regardless of the processes that trained it."""
+        return replace(self, engine=replace(self.engine, devices=1, nodes=1, strategy="auto"))
+
+
+def flatten(experiment: Experiment) -> dict[str, Any]:
+    """Return every setting by its key, such as `ensemble.high`."""
+    flat: dict[str, Any] = {}
+    for name, value in dataclasses.asdict(experiment).items():
+        entries = (
+            {f"{name}.{key}": item for key, item in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
+        flat |= entries
+    return flat

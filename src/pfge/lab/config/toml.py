@@ -11,8 +11,8 @@ import typing
 from pathlib import Path
 from typing import Any, Literal
 
-from pfge.lab.config.schema import ConfigError, Experiment, flatten
-from pfge.storage.bounded_files import UnreadableFileError, read_bounded
+from pfge.lab.config.settings import ConfigError, Experiment, flatten
+from pfge.storage.files import UnreadableFileError, is_large_int, read_bounded
 
 LONGEST = 1_000_000
 """Bytes of a config."""
@@ -50,15 +50,28 @@ def load_experiment(path: Path | None, overrides: typing.Sequence[str] = ()) -> 
             raise ConfigError(f"there is no config file {path}; give the path of a .toml file") from None
         except UnreadableFileError as error:
             raise ConfigError(str(error)) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
             raise ConfigError(f"{path} must be TOML: {error}") from None
         _require_as_written(path, text)
         if not table:
             raise ConfigError(f"{path} has no setting; it may be truncated")
     for override in overrides:
         _override(table, override)
+    _require_small_numbers(table, "")
     experiment: Experiment = _parse(Experiment, table, "")
     return experiment
+
+
+def _require_small_numbers(value: Any, key: str) -> None:
+    match value:
+        case dict():
+            for name, item in value.items():
+                _require_small_numbers(item, f"{key}.{name}" if key else name)
+        case list():
+            for item in value:
+                _require_small_numbers(item, key)
+        case _ if is_large_int(value):
+            raise ConfigError(f"{key} must be a number of at most 64 bits, got {str(value)[:20]}...")
 
 
 def seal_toml(text: str) -> str:
@@ -113,7 +126,7 @@ def _override(table: dict[str, Any], override: str) -> None:
         )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         value = text.strip()  # text without quotes, as on the command line
     *path, name = key.strip().split(".")
     for part in path:

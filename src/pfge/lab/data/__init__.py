@@ -1,27 +1,28 @@
 """Data sets: explicit splits, and batches that are pure functions of a seed and an iteration."""
 
-from pfge.lab.data.datasets.splits import DatasetSplits
-from pfge.lab.data.in_memory.augmentation import Augmentation
-from pfge.lab.data.in_memory.batches import EvaluationBatches, TrainingBatches
-from pfge.lab.data.in_memory.image_set import (
+from pfge.lab.data.base import (
     IMAGENET_NORMALIZATION,
     DataError,
     DataWarning,
     ImageSet,
     Normalization,
 )
-from pfge.lab.data.in_memory.tensor_set import TensorSet
+from pfge.lab.data.datasets import DatasetSplits
+from pfge.lab.data.in_memory import Augmentation, EvaluationBatches, TensorSet, TrainingBatches
 from pfge.lab.data.registry import default_root, load_data
-from pfge.lab.data.sources import (
+from pfge.lab.data.splits import (
     Batch,
     BatchedPart,
     DataPart,
     EvaluationSource,
+    Splits,
     TrainingSource,
     evaluation_batches,
+    halve_test,
+    split,
+    take,
     training_batches,
 )
-from pfge.lab.data.splits import Splits, halve_test, split, take
 
 __all__ = [
     "IMAGENET_NORMALIZATION",

@@ -10,15 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
-from pfge.lab.data.datasets.splits import DatasetSplits
-from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
-from pfge.lab.data.in_memory.tensor_set import TensorSet
-from pfge.lab.data.readers.cifar import load_cifar
-from pfge.lab.data.readers.cifar_files import CIFAR10, CIFAR100, Cifar
-from pfge.lab.data.readers.digits import load_digits
+from pfge.lab.config.settings import expand_user
+from pfge.lab.data.base import DataError, ImageSet, Normalization
+from pfge.lab.data.datasets import DatasetSplits
+from pfge.lab.data.in_memory import TensorSet
+from pfge.lab.data.readers.cifar import CIFAR10, CIFAR100, Cifar, load_cifar
 from pfge.lab.data.readers.idx import FASHION_MNIST, MNIST, IdxData, load_idx
-from pfge.lab.data.readers.mnist1d import load_mnist1d
-from pfge.lab.data.readers.tables import load_breast_cancer, load_diabetes
+from pfge.lab.data.readers.scikit import load_breast_cancer, load_diabetes, load_digits, load_mnist1d
 from pfge.lab.data.splits import Splits, split
 from pfge.lab.user_functions import import_function, in_one_line, is_out_of_memory
 from pfge.tasks import Regression, Task
@@ -27,7 +25,15 @@ from pfge.tasks.manifest import DEFAULT_TASK
 
 def default_root() -> Path:
     """Return the folder that holds data sets: `$PFGE_DATA`, or `~/.cache/pfge`."""
-    return Path(os.environ.get("PFGE_DATA") or Path.home() / ".cache" / "pfge")
+    if given := os.environ.get("PFGE_DATA"):
+        return Path(given)
+    try:
+        return Path.home() / ".cache" / "pfge"
+    except RuntimeError:
+        raise DataError(
+            "data is kept in the home folder, which is not known because HOME is not set; set HOME, "
+            "PFGE_DATA or data.root to a folder"
+        ) from None
 
 
 def load_data(
@@ -60,10 +66,10 @@ def load_data(
     """
     folder = named_folder(name)
     if name in _BUILT_IN:
-        splits = _BUILT_IN[name](_Request(root or default_root(), download, verify, image_size))
+        splits = _BUILT_IN[name](_Request(root, download, verify, image_size))
     elif folder is not None:
         kind = name.partition(":")[0]
-        splits = _FROM_PATH[kind](_Request(Path(folder).expanduser(), download, verify, image_size))
+        splits = _FROM_PATH[kind](_Request(expand_user(folder, "data.name"), download, verify, image_size))
     elif is_own_function(name):
         splits = _call(name, workers)
     else:
@@ -94,10 +100,15 @@ def is_own_function(name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Request:
-    root: Path
+    given_root: Path | None
     download: bool
     verify: bool
     image_size: int | None
+
+    @property
+    def root(self) -> Path:
+        """The folder of the data; only data that is read from files needs one."""
+        return self.given_root or default_root()
 
 
 def _digits(_: _Request) -> Splits:
@@ -116,31 +127,32 @@ def _idx(data: IdxData, request: _Request) -> Splits:
 
 
 def _mnist1d(request: _Request) -> Splits:
-    return Splits(*load_mnist1d(request.root))
+    train, validation, test = load_mnist1d(request.root)
+    return Splits(train=train, validation=validation, test=test)
 
 
 def _table(load: Callable[[], tuple[TensorSet, TensorSet]], task: Task, _: _Request) -> Splits:
     train, test = load()
-    return Splits(train, train.select([]), test, task=task)
+    return Splits(train=train, validation=train.select([]), test=test, task=task)
 
 
 def _imagenet(request: _Request) -> Splits:
     _require_pillow()
-    from pfge.lab.data.pictures.folders import stream_imagenet
+    from pfge.lab.data.pictures import stream_imagenet
 
     return stream_imagenet(request.root, size=request.image_size or 224)
 
 
 def _folder(request: _Request) -> Splits:
     _require_pillow()
-    from pfge.lab.data.pictures.folders import load_folders
+    from pfge.lab.data.pictures import load_folders
 
     return load_folders(request.root, size=request.image_size or 32)
 
 
 def _stream(request: _Request) -> Splits:
     _require_pillow()
-    from pfge.lab.data.pictures.folders import stream_folders
+    from pfge.lab.data.pictures import stream_folders
 
     return stream_folders(request.root, size=request.image_size or 224)
 
@@ -162,12 +174,12 @@ _FROM_PATH: dict[str, _Loader] = {"folder": _folder, "stream": _stream}
 
 
 def _without_validation(train: ImageSet, test: ImageSet, normalization: Normalization) -> Splits:
-    return Splits(train, train.select([]), test, normalization)
+    return Splits(train=train, validation=train.select([]), test=test, normalization=normalization)
 
 
 def _require_pillow() -> None:
     if find_spec("PIL") is None:
-        raise DataError("pictures from folders need Pillow; install it with pip install pillow")
+        raise DataError('pictures from folders need Pillow; pip install "pfge[lab]"')
 
 
 def _unknown(name: str) -> str:

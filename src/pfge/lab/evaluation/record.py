@@ -7,16 +7,14 @@ from torch import Tensor
 
 from pfge.collectors import Collector
 from pfge.ensemble import Ensemble
-from pfge.lab.evaluation.evaluate import evaluate_on
-from pfge.lab.evaluation.evaluations import Evaluation, PooledScores
+from pfge.lab.evaluation.evaluate import Evaluation, PooledScores, evaluate_on
 from pfge.lab.run.member_store import MemberStore
 from pfge.lab.run.result_lines import append_row, require_rows
 from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, ComparisonRow
 from pfge.lab.session import Session
 from pfge.methods import Setting, is_starred, known_rows, starred
-from pfge.metrics.example_scores import ExampleScores
-from pfge.storage.atomic_files import make_folder
-from pfge.storage.recorded_tensors import write_recorded
+from pfge.metrics.scores import ExampleScores
+from pfge.storage.files import make_folder, write_recorded
 from pfge.tasks import Task
 from pfge.tasks.manifest import task_to_manifest
 

@@ -1,20 +1,81 @@
-"""Measure one saved ensemble: metrics, unknown inputs, corrupted inputs."""
+"""Evaluate on corrupted and unknown inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+from torch import Tensor
 
 from pfge.calibration import CalibrateBy
 from pfge.ensemble import Ensemble
 from pfge.lab.data import DataError, DataPart, Splits, evaluation_batches, load_data, take
-from pfge.lab.evaluation.corrupted_images import corrupted
-from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, require_corruption
-from pfge.lab.evaluation.evaluate import evaluate_on, predict
-from pfge.lab.evaluation.in_chunks import compare_in_chunks
-from pfge.lab.evaluation.ood import ood_metrics, ood_scores
-from pfge.lab.evaluation.pooled_members import PooledMembers
+from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, corrupted, require_corruption
+from pfge.lab.evaluation.evaluate import PooledMembers, compare_in_chunks, evaluate_on, predict
 from pfge.lab.run.results import CorruptedInputs, EnsembleEvaluation, Separation, UnknownInputs
 from pfge.lab.session import Session
-from pfge.metrics.example_scores import ExampleScores
+from pfge.lab.user_functions import in_one_line, is_out_of_memory
+from pfge.metrics.scores import ExampleScores
+from pfge.metrics.uncertainty import MemberSpread, predictive_entropy
 from pfge.tasks import Task
+
+
+def ood_scores(pooled: PooledMembers) -> dict[str, Tensor]:
+    """Return three scores [N] that are high where an input looks unknown; entropies are in nats.
+
+    `max_probability` is one minus the largest pooled probability, `entropy` that of the pooled
+    probabilities, and `mutual_information` how much of it comes from members that disagree,
+    0 for a single member.
+    """
+    if not isinstance(pooled.spread, MemberSpread):
+        raise ValueError(
+            "unknown inputs are detected by class probabilities, which this task does not predict"
+        )
+    probabilities = pooled.predictions
+    return {
+        "max_probability": 1 - probabilities.amax(dim=1),
+        "entropy": predictive_entropy(probabilities),
+        "mutual_information": pooled.spread.mutual_information(pooled.plain),
+    }
+
+
+def ood_metrics(known: Tensor, unknown: Tensor) -> dict[str, float]:
+    """Return how well scores separate unknown inputs, which should have higher ones, from known ones.
+
+    `auroc` is the probability that an unknown input has a higher score than a known one, ties
+    counting half. `aupr` is the average precision with the unknown inputs as the positive class, so
+    without any skill it is their share. `fpr_at_95` is the share of known inputs whose score
+    is at or above the highest threshold that at least 95 % of the unknown ones reach.
+
+    Args:
+        known: The scores of inputs of the kinds that the ensemble was trained for, [N].
+        unknown: The scores of other inputs, [M].
+    """
+    for name, scores in (("known", known), ("unknown", unknown)):
+        _require_scores(name, scores)
+    known, unknown = known.double().cpu(), unknown.double().cpu()
+    both = torch.cat((known, unknown)).numpy()
+    is_unknown = [False] * len(known) + [True] * len(unknown)
+    # Rounded up in integer arithmetic, because 0.95 is not exact as a float.
+    caught = -(-19 * len(unknown) // 20)
+    threshold = unknown.sort(descending=True).values[caught - 1]
+    return {
+        "auroc": float(roc_auc_score(is_unknown, both)),
+        "aupr": float(average_precision_score(is_unknown, both)),
+        "fpr_at_95": (known >= threshold).double().mean().item(),
+    }
+
+
+def _require_scores(name: str, scores: Tensor) -> None:
+    if scores.ndim != 1 or not len(scores):
+        raise ValueError(
+            f"{name} scores must be a tensor [N] of at least one, got shape {list(scores.shape)}"
+        )
+    if bool(scores.isnan().any()):
+        raise ValueError(
+            f"{name} scores must be numbers, got {int(scores.isnan().sum())} NaN of {len(scores)}; "
+            "check the model's outputs"
+        )
 
 
 def assess(
@@ -43,7 +104,8 @@ def assess(
         session.splits.normalization_for("corrupting inputs")
     if ood:
         session.require_one_class("telling unknown inputs apart")
-    unknown = {name: _load_unknown(session, name) for name in ood}  # errors before any long work
+    # Data that the model cannot take is refused before the test set is measured.
+    unknown = {name: _score_unknown(session, ensemble, name) for name in ood}
     test = session.splits.test
     if session.has_positions:
         found = evaluate_on(session, ensemble, test, "test").pooled
@@ -66,7 +128,7 @@ def assess(
         images=len(test),
         test=metrics | unlike,
         reliability=scores.reliability().to_dict() if hasattr(scores, "reliability") else {},
-        ood={name: _tell_apart(session, ensemble, known, name, data) for name, data in unknown.items()},
+        ood={name: _tell_apart(ood_scores(known), scores) for name, scores in unknown.items()},
         corruptions={
             name: [_corrupt(session, ensemble, name, strength, seed) for strength in STRENGTHS]
             for name in names
@@ -77,7 +139,7 @@ def assess(
 def calibrate(session: Session, ensemble: Ensemble, how: CalibrateBy) -> Ensemble:
     """Return the ensemble with what was fitted on validation data."""
     data = session.validation_for("calibrating")
-    return ensemble.calibrated(session.in_batches(data), data.labels, by=how)
+    return ensemble.calibrated(session.in_batches(data), by=how)
 
 
 def _pool(session: Session, ensemble: Ensemble, data: DataPart, name: str) -> PooledMembers:
@@ -128,19 +190,31 @@ def _load_unknown(session: Session, name: str) -> DataPart:
     theirs = _shape(splits)
     if ours != theirs:
         raise DataError(
-            f"images of unknown kinds must have the shape of {settings.name}'s, {ours}, got {theirs} of "
+            f"inputs of unknown kinds must have the shape of {settings.name}'s, {ours}, got {theirs} of "
             f"{name}; resize them first, or choose another data set"
         )
     return take(splits.test, min(settings.test_images, len(splits.test)), 0, part="unknown data")
 
 
-def _tell_apart(
-    session: Session, ensemble: Ensemble, known: PooledMembers, name: str, data: DataPart
-) -> UnknownInputs:
-    unknown = _pool(session, ensemble, data, name)
-    of_known, of_unknown = ood_scores(known), ood_scores(unknown)
-    found = {score: Separation(**ood_metrics(of_known[score], of_unknown[score])) for score in of_known}
-    return UnknownInputs(len(data), found)
+def _score_unknown(session: Session, ensemble: Ensemble, name: str) -> dict[str, Tensor]:
+    """Return the scores of a data set of unknown inputs, which the user's model may not be able to take."""
+    data = _load_unknown(session, name)
+    try:
+        return ood_scores(_pool(session, ensemble, data, name))
+    except (ValueError, OSError):
+        raise  # these say what to do
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise DataError(
+            f"the model of {session.experiment.data.name} cannot predict inputs of {name}: "
+            f"{in_one_line(error)}; choose another data set"
+        ) from error
+
+
+def _tell_apart(known: dict[str, Tensor], unknown: dict[str, Tensor]) -> UnknownInputs:
+    found = {score: Separation(**ood_metrics(known[score], unknown[score])) for score in known}
+    return UnknownInputs(len(unknown["entropy"]), found)
 
 
 def _corrupt(session: Session, ensemble: Ensemble, name: str, strength: int, seed: int) -> CorruptedInputs:
@@ -154,6 +228,15 @@ def _corrupt(session: Session, ensemble: Ensemble, name: str, strength: int, see
     return CorruptedInputs(strength, _metrics(session, pooled, scores))
 
 
-def _shape(splits: Splits) -> list[int]:
+def _shape(splits: Splits) -> Any:
     inputs, _ = next(iter(evaluation_batches(splits.test, splits.normalization, batch_size=1)))
-    return list(inputs.shape[1:])
+    return _shape_of(inputs)
+
+
+def _shape_of(inputs: Any) -> Any:
+    """Return the shape of a tensor; for several tensors, whose lengths may vary, their names or number."""
+    if isinstance(inputs, Mapping):
+        return sorted(inputs)
+    if isinstance(inputs, Tensor):
+        return list(inputs.shape[1:])
+    return f"{len(inputs)} tensors"

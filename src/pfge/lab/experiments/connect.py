@@ -11,20 +11,19 @@ from torch import nn
 
 from pfge.connectivity.curves import Bezier
 from pfge.ensemble import Ensemble
-from pfge.lab.config.schema import ConnectSettings, Experiment
-from pfge.lab.data.seeding import generator
+from pfge.lab.config.settings import ConnectSettings, Experiment
+from pfge.lab.data.base import generator
 from pfge.lab.launch.launch import launch
-from pfge.lab.launch.unit import Unit
+from pfge.lab.launch.worker import Unit
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.result_lines import append_row, put_in_order, require_rows
 from pfge.lab.run.results import ConnectivityRow
 from pfge.lab.session import Session, open_run
-from pfge.lab.training.resumable_curve import fit_resumable, trace
+from pfge.lab.training.resumable import fit_resumable, trace
 from pfge.methods import METHODS, find_reference, reference_first
-from pfge.storage.atomic_files import make_folder
 from pfge.storage.checkpoint import save_checkpoint
-from pfge.storage.files import StorageError
+from pfge.storage.files import StorageError, make_folder
 from pfge.storage.manifest import MANIFEST
 from pfge.weights import Weights, load_weights, trained_names, view_weights
 

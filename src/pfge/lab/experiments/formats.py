@@ -8,20 +8,18 @@ from torch import Tensor
 
 from pfge.cascade.cascade import Cascade
 from pfge.cascade.fitting import fit_to_answers
-from pfge.compression.formats import StorageFormat, formats_of
+from pfge.compression.compress import StorageFormat, formats_of
 from pfge.ensemble import Ensemble
 from pfge.lab.data import DataPart
-from pfge.lab.evaluation.evaluate import predict
-from pfge.lab.evaluation.in_chunks import compare_in_chunks
+from pfge.lab.evaluation.evaluate import compare_in_chunks, predict
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.result_lines import append_row, put_in_order, require_rows
 from pfge.lab.run.results import ComparisonRow, FormatRow, expected_rows
 from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
-from pfge.methods import METHODS, START, base_of, is_starred
-from pfge.metrics.example_scores import ExampleScores
+from pfge.methods import METHODS, START
+from pfge.metrics.scores import ExampleScores
 from pfge.storage.files import StorageError
-from pfge.storage.manifest import MANIFEST
 from pfge.tasks import Classification, Task
 
 MAX_ACCURACY_LOSS = 0.001
@@ -86,10 +84,7 @@ def _ensembles(session: Session, seed: int) -> Iterator[tuple[str, Ensemble]]:
 def _open(session: Session, seed: int, method: str) -> Ensemble:
     if method == START:
         return session.make_ensemble([read_w0(session, seed)], method=START, iterations=[0])
-    path = session.folder.ensemble(seed, method)
-    if is_starred(method) and not (path / MANIFEST).exists():
-        path = session.folder.ensemble(seed, base_of(method))  # the last of these
-    return session.load_ensemble(path)
+    return session.load_ensemble(session.folder.ensemble(seed, method))
 
 
 def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemble) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pfge.connectivity.curves import Bezier
 from pfge.connectivity.plane import Plane
-from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.settings import ConfigError
 from pfge.lab.data import DataPart, take
 from pfge.lab.evaluation.evaluate import evaluate_on
 from pfge.lab.run.progress import Reporter
@@ -16,8 +16,8 @@ from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, Method, find_reference
 from pfge.storage.checkpoint import load_checkpoint
+from pfge.storage.ensemble_folder import LazyMembers
 from pfge.storage.files import StorageError
-from pfge.storage.lazy_members import LazyMembers
 from pfge.storage.manifest import MANIFEST
 from pfge.weights import Weights, trained_names
 
@@ -58,6 +58,11 @@ def make_landscape(
         session.require_one_class("a landscape")
         seed = session.experiment.seeds[0] if seed is None else seed
         pfge = _members(session, seed, find_reference().name)
+        if len(pfge) < 3:
+            raise ConfigError(
+                f"a plane needs three members, and {find_reference().name} of seed {seed} has {len(pfge)}; "
+                "train it for at least three periods (ensemble.length, ensemble.period)"
+            )
         if len(set(members)) != 3 or not all(1 <= number <= len(pfge) for number in members):
             raise ConfigError(
                 f"members must be three different ones of 1 to {len(pfge)}, got {list(members)}"

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from pfge.lab.launch.marks import Marks
-from pfge.lab.launch.unit import Unit, longest_chains, units_to_run
-from pfge.lab.launch.work import Job, Pool, Work
+from pfge.lab.launch.worker import Job, Pool, Unit, Work, longest_chains, units_to_run
 
 ATTEMPTS = 3
 """After so many failures of a unit, it and what needs it are left out."""

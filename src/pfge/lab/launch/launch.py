@@ -1,21 +1,29 @@
-"""Run the units of experiments where the settings say."""
+"""Launch the units of a comparison."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from pfge.lab.config.schema import ConfigError
+from pfge.lab.config.settings import ConfigError
 from pfge.lab.launch.driver import drive
-from pfge.lab.launch.here import run_here
 from pfge.lab.launch.marks import Marks
 from pfge.lab.launch.processes import processes
 from pfge.lab.launch.ray_tasks import ray_tasks
 from pfge.lab.launch.slurm_jobs import slurm_jobs
-from pfge.lab.launch.unit import units_to_run
-from pfge.lab.launch.work import Pool, Work
-from pfge.lab.launch.worker import MakeUnits
+from pfge.lab.launch.worker import MakeUnits, Pool, Unit, Work, units_to_run
 from pfge.lab.session import Session
+
+
+def run_here(session: Session, units: Sequence[Unit]) -> None:
+    """Run what is not done; the first error ends it."""
+    marks = Marks(session.folder)
+    to_run = units_to_run(units)
+    session.engine.wait_for_all()  # no process writes before all have checked
+    for unit in to_run:
+        with marks.held(unit.name) if session.engine.is_first else nullcontext():
+            unit.run(session)
+        session.engine.wait_for_all()
 
 
 def launch(sessions: Sequence[Session], make_units: MakeUnits) -> None:

@@ -1,14 +1,15 @@
-"""What a run folder tells about units that are not done: which run, how far, and why others failed."""
+"""Status and progress of units, as files of the run."""
 
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.locks import hold_lock, is_locked
-from pfge.storage.files import StorageError, write_text
+from pfge.lab.run.folder import RunFolder, hold_lock, is_locked
+from pfge.lab.run.progress import Advance, Reporter
+from pfge.storage.files import StorageError, UnreadableFileError, open_regular, regular_only, write_text
 
 PATIENCE = 20.0
 """Seconds that a worker waits for one whose driver was killed: it ends by itself."""
@@ -76,7 +77,8 @@ class Marks:
         file = self._file(unit, "progress")
         new = file.with_suffix(".progress-new")
         with suppress(OSError):
-            new.write_text(text, encoding="utf-8")
+            with open(new, "w", encoding="utf-8", opener=regular_only) as opened:
+                opened.write(text)
             new.replace(file)
 
     def progress(self, unit: str) -> str:
@@ -85,13 +87,16 @@ class Marks:
 
     def say(self, unit: str, text: str) -> None:
         """Keep lines that a running unit has for the user of its driver."""
-        with suppress(OSError), self._file(unit, "said").open("a", encoding="utf-8") as file:
+        with (
+            suppress(OSError),
+            open(self._file(unit, "said"), "a", encoding="utf-8", opener=regular_only) as file,
+        ):
             file.write(text + "\n")
 
     def said(self, unit: str, after: int) -> tuple[list[str], int]:
         """Return the lines that a unit said after a number of bytes, and how many bytes there are by now."""
         try:
-            with self._file(unit, "said").open("rb") as file:
+            with open_regular(self._file(unit, "said")) as file:
                 file.seek(after)
                 found = file.read(MOST_SAID)
         except OSError:
@@ -111,10 +116,12 @@ class Marks:
     def _read(self, unit: str, kind: str) -> str | None:
         file = self._file(unit, kind)
         try:
-            with file.open(encoding="utf-8", errors="replace") as opened:
-                text = opened.read(LONGEST)
+            with open_regular(file) as opened:
+                text = opened.read(4 * LONGEST).decode(errors="replace")[:LONGEST]
         except FileNotFoundError:
             return None
+        except UnreadableFileError as error:
+            raise StorageError(f"{error}; remove it") from None
         except OSError as error:
             raise StorageError(f"{file} cannot be read: {error.strerror}") from None
         return _printable(text)
@@ -136,3 +143,64 @@ def is_users_mistake(error: Exception) -> bool:
 def _in_one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     return (text if text and is_users_mistake(error) else f"{type(error).__name__}: {text}")[:LONGEST]
+
+
+SECONDS_BETWEEN_NOTES = 1.0
+
+
+class WorkerReporter(Reporter):
+    """Write progress to the marks of the unit that a worker runs.
+
+    Args:
+        marks: Those of the run.
+    """
+
+    def __init__(self, marks: Marks):
+        super().__init__(quiet=True)
+        self._marks = marks
+        self.unit = ""
+
+    def say(self, text: str) -> None:
+        """Leave a line for the driver to write."""
+        self._marks.say(self.unit, text)
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Advance]:  # noqa: ARG002 - the unit has a name
+        """Tell how far a piece of work is while the context lasts."""
+        yield _advance(self._marks, self.unit, total)
+
+
+def _advance(marks: Marks, unit: str, total: int) -> Advance:
+    told = float("-inf")
+    first: tuple[float, int] | None = None
+
+    def advance(done: int, note: str) -> None:
+        nonlocal told, first
+        now = time.monotonic()
+        first = first or (now, done)
+        if now - told >= SECONDS_BETWEEN_NOTES:
+            told = now
+            marks.note_progress(unit, describe_progress(done, total, done - first[1], now - first[0], note))
+
+    return advance
+
+
+def describe_progress(done: int, total: int, recently: int, seconds: float, note: str) -> str:
+    """Return how far work is, how fast, and how long it takes.
+
+    Args:
+        done: Steps done.
+        total: All steps.
+        recently: Steps done in the seconds.
+        seconds: That they took.
+        note: Such as the loss.
+
+    >>> describe_progress(300, 900, 200, 10.0, "loss 0.1")
+    '300/900, 20.0/s, 0:00:30 left, loss 0.1'
+    """
+    parts = [f"{done:,}/{total:,}"]
+    if recently > 0 and seconds > 0:
+        rate = recently / seconds
+        left = round((total - done) / rate)
+        parts += [f"{rate:.1f}/s", f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"]
+    return ", ".join([*parts, *([" ".join(note.split())] if note else [])])

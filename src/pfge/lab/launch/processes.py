@@ -10,8 +10,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from pfge.lab.launch.fork_server import start_fork_server, worker_context
-from pfge.lab.launch.work import Pool
-from pfge.lab.launch.worker import Order, Worker
+from pfge.lab.launch.worker import Order, Pool, Worker
 
 
 @contextmanager

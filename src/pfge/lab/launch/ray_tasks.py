@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from pfge.lab.config.schema import EngineSettings, Experiment
-from pfge.lab.launch.work import Pool
-from pfge.lab.launch.worker import Order, Worker
+from pfge.lab.config.settings import EngineSettings, Experiment
+from pfge.lab.launch.worker import Order, Pool, Worker
 
 SECONDS_TO_ANSWER = 5.0
 """After that, an address is taken for unreachable."""
@@ -109,7 +108,7 @@ def _import_ray(address: str) -> Any:
     try:
         import ray
     except ImportError:
-        raise RayError("engine.launcher = 'ray' needs Ray; pip install 'pfge[ray]'") from None
+        raise RayError('engine.launcher = "ray" needs Ray; pip install "pfge[ray]"') from None
     return ray
 
 

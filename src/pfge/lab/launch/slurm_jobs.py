@@ -9,9 +9,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pfge.lab.config.schema import EngineSettings
-from pfge.lab.launch.work import Pool
-from pfge.lab.launch.worker import Order, Worker
+from pfge.lab.config.settings import EngineSettings
+from pfge.lab.launch.worker import Order, Pool, Worker
 
 MINUTES = 24 * 60
 """Time limit of a job, if engine.slurm has no timeout_min; a job that reaches it is queued again."""
@@ -152,5 +151,5 @@ def _import_submitit() -> Any:
     try:
         import submitit
     except ImportError:
-        raise SlurmError("engine.launcher = 'slurm' needs submitit; pip install 'pfge[slurm]'") from None
+        raise SlurmError('engine.launcher = "slurm" needs submitit; pip install "pfge[slurm]"') from None
     return submitit

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pfge.lab.launch.marks import Marks
-from pfge.lab.launch.unit import Unit, units_to_run
+from pfge.lab.launch.worker import Unit, units_to_run
 from pfge.lab.run.folder import RunFolder
 
 

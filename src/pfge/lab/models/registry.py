@@ -7,17 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import nn
 
-from pfge.lab.models.cifar_resnet import CifarResNet
-from pfge.lab.models.conv1d import conv1d
-from pfge.lab.models.mlp import mlp
-from pfge.lab.models.preresnet import PreResNet
-from pfge.lab.models.small_conv import small_conv
+from pfge.lab.models.resnets import CifarResNet, PreResNet, WideResNet
+from pfge.lab.models.small import conv1d, mlp, small_conv
 from pfge.lab.models.torchvision_models import build_timm, build_torchvision
 from pfge.lab.models.vgg import VGG16
-from pfge.lab.models.wideresnet import WideResNet
 from pfge.lab.user_functions import import_function, in_one_line, is_out_of_memory
+from pfge.weights import Weights, require_same_layout, view_weights
 
 
 class ModelBuildError(ValueError):
@@ -42,9 +40,10 @@ FIXED: dict[str, Callable[..., nn.Module]] = {
 }
 PACKAGES = {"torchvision": build_torchvision, "timm": build_timm}
 FAMILIES = (
-    Family(r"resnet([1-9]\d*)", 6, 2, CifarResNet),
-    Family(r"preresnet([1-9]\d*)", 9, 2, PreResNet),
-    Family(r"wideresnet([1-9]\d*)-([1-9]\d*)", 6, 4, WideResNet),
+    # Of up to four digits: the name may come from a stranger, and every block takes time and memory.
+    Family(r"resnet([1-9]\d{0,3})", 6, 2, CifarResNet),
+    Family(r"preresnet([1-9]\d{0,3})", 9, 2, PreResNet),
+    Family(r"wideresnet([1-9]\d{0,3})-([1-9]\d{0,3})", 6, 4, WideResNet),
 )
 NAMESAKES = ("resnet50", "resnet152", "vgg16")
 """Names of networks for 32 x 32 pixels that ImageNet's, which are many times as large, have as well."""
@@ -111,6 +110,30 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
             f"{name} must return a torch.nn.Module, got {type(model).__name__}; return the model"
         )
     return model
+
+
+def require_fitting_members(
+    weights: Weights, name: str, *, classes: int, channels: int | None, **options: object
+) -> None:
+    """Refuse a model whose tensors are not those of members, before it takes any memory.
+
+    A function of your own is not called. For other models, the arguments are those of `build_model`.
+
+    Raises:
+        ValueError: Sizes, names or shapes differ.
+    """
+    numbers = sum(tensor.numel() for tensor in weights.values())
+    for quantity, value in (("outputs", classes), ("channels", channels)):
+        if value is not None and value > numbers:
+            raise ValueError(f"{quantity} must be at most the {numbers:,} numbers of a member, got {value:,}")
+    if is_own_function(name):
+        return
+    try:
+        with torch.device("meta"):
+            model = build_model(name, classes=classes, channels=channels, **options)
+    except ModelBuildError:  # some models need the values of tensors to be built
+        return
+    require_same_layout(view_weights(model), weights, "the model", "the members")
 
 
 def note_on(name: str) -> str | None:

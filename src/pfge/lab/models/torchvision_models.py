@@ -130,7 +130,7 @@ def _import_package(package: str) -> ModuleType:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"this model needs {package}, but {error.name} is not installed; run: pip install {package}"
+            f'this model needs {package}, but {error.name} is not installed; pip install "pfge[models]"'
         ) from error
 
 

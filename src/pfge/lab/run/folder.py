@@ -1,28 +1,157 @@
-"""A run's folder: describes itself, has one process at a time, and continues only with the same config."""
+"""A run's folder: its config, its lock, and a record of its data and start weights."""
 
+import errno
 import os
 import platform
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import lock_descriptor
 
-from pfge.lab.config.schema import Experiment
+from pfge.lab.config.settings import Experiment, expand_user
 from pfge.lab.config.toml import differences, load_experiment, seal_toml, to_toml
-from pfge.lab.run.line_records import forget_lines, record_of
-from pfge.lab.run.locks import hold_lock, is_locked
+from pfge.lab.run.result_lines import forget_lines, record_of
 from pfge.lab.run.trust import load_run_config
 from pfge.methods import START, base_of, is_starred
-from pfge.storage.atomic_files import is_leftover, make_folder, remove_leftovers
-from pfge.storage.files import StorageError, write_json, write_text
+from pfge.storage.files import (
+    StorageError,
+    checksum,
+    is_leftover,
+    make_folder,
+    read_json_object,
+    read_recorded,
+    regular_only,
+    remove_leftovers,
+    write_json,
+    write_text,
+)
 from pfge.storage.manifest import MANIFEST
+from pfge.weights import Weights
+
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""The errors of writing to what may only be read."""
+NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""The errors of file systems that have no locks."""
+_HELD: set[int] = set()
+"""The locks of this process."""
+
+
+def _leave_locks() -> None:
+    """Close the locks in a forked process, such as one that reads data: it may outlive a killed parent."""
+    while _HELD:
+        os.close(_HELD.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
+
+
+@contextmanager
+def hold_lock(file: Path, message: str, *, patience: float = 0) -> Iterator[None]:
+    """Hold the lock of a file while the context lasts.
+
+    Args:
+        file: Made if it is missing. A link is refused.
+        message: Of the error if another process holds the lock.
+        patience: Seconds to wait for that process.
+
+    Raises:
+        StorageError: Another process holds it, or the file system has no locks.
+    """
+    lock = regular_only(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        deadline = time.monotonic() + patience
+        while not _take(lock, file):
+            if time.monotonic() >= deadline:
+                raise StorageError(message)
+            time.sleep(0.05)
+        _HELD.add(lock)
+        yield
+    finally:
+        _HELD.discard(lock)
+        os.close(lock)
+
+
+def _take(lock: int, file: Path) -> bool:
+    try:
+        return lock_descriptor(lock, blocking=False)
+    except OSError as error:
+        raise StorageError(
+            f"{file.parent} must be on a file system with locks, but {file.name} cannot be locked: "
+            f"{error.strerror}; use a folder on a local disk, or mount the file system with locks (flock)"
+        ) from None
+
+
+def is_locked(file: Path) -> bool:
+    """Return whether a process holds the lock of a file, as far as this user may know."""
+    try:
+        return _is_locked(file, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return False
+        if error.errno not in READ_ONLY:
+            raise
+    with suppress(OSError):  # on network file systems, only those who may write can lock
+        return _is_locked(file, os.O_RDONLY)
+    return False
+
+
+def _is_locked(file: Path, mode: int) -> bool:
+    lock = regular_only(file, mode)
+    try:
+        return not lock_descriptor(lock, blocking=False)
+    finally:
+        os.close(lock)
+
+
+def read_scores(file: Path) -> Weights:
+    """Return scores by name, such as `test.log_loss`, with examples along the first dimension.
+
+    Raises:
+        StorageError: The file is damaged or holds other tensors.
+        OSError: It cannot be read.
+    """
+    scores = read_recorded(file)
+    counts: dict[str, int] = {}
+    for name, values in scores.items():
+        part = name.partition(".")[0]
+        count = len(values) if values.ndim and not values.is_complex() else -1
+        if count < 0 or counts.setdefault(part, count) != count:
+            raise StorageError(
+                f"{file} must hold a number or a row of numbers for each example, got {name!r} of "
+                f"{values.dtype} {list(values.shape)}"
+            )
+    return scores
+
+
+def find_scores(file: Path) -> Weights:
+    """Return scores by name; empty if the file is missing or cannot be used, as `problem_of_scores` tells."""
+    try:
+        return read_scores(file) if file.is_file() else {}
+    except (StorageError, OSError):
+        return {}
+
+
+def problem_of_scores(file: Path) -> str:
+    """Return why a file of scores cannot be used; "" if it can, or is missing."""
+    try:
+        if file.is_file():
+            read_scores(file)
+    except (StorageError, OSError) as error:
+        return f"scores of single examples are left out: {error}"
+    return ""
+
 
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
@@ -281,3 +410,28 @@ def _processor() -> str:
     return next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
     )
+
+
+def keep_weights(folder: RunFolder, path: Path, sha256: str) -> None:
+    """Write which file was used, unless that is known."""
+    if not folder.weights.exists():
+        write_json(folder.weights, {"file": path.name, "sha256": sha256})
+
+
+def require_same_weights(folder: RunFolder, path: Path, sha256: str) -> None:
+    """Raise a StorageError if the run began with another file; runs that do not say so are not checked."""
+    if not folder.weights.exists():
+        return
+    kept = read_json_object(folder.weights).get("sha256")
+    if kept != sha256:
+        raise StorageError(
+            f"{folder.path} began with weights of SHA-256 {kept}, and {path} has {sha256}; restore the file, "
+            "or give another --out for a new run"
+        )
+
+
+def require_unchanged_weights(folder: RunFolder, setting: str) -> None:
+    """Raise a StorageError if the file of pretrain.weights is there, and the run began with another."""
+    path = expand_user(setting, "pretrain.weights")
+    if setting and folder.weights.exists() and path.is_file():
+        require_same_weights(folder, path, checksum(path))

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pfge.collectors.stores import FolderStore
-from pfge.storage.atomic_files import make_folder, only_writer, sync_folder
 from pfge.storage.ensemble_folder import EnsembleFolder
-from pfge.storage.manifest import MANIFEST
-from pfge.storage.usage import Usage
+from pfge.storage.files import make_folder, only_writer, sync_folder
+from pfge.storage.manifest import MANIFEST, Usage
 from pfge.weights import Weights
 
 

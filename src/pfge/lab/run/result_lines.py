@@ -1,4 +1,4 @@
-"""Files of results, a line of JSON each: appended, never rewritten."""
+"""Files of results: one JSON object per line, appended, with a record of the lines beside it."""
 
 import json
 import os
@@ -9,12 +9,93 @@ from typing import Any, Generic, TypeVar
 
 from filelock import lock_descriptor
 
-from pfge.lab.run.line_records import record_lines, require_recorded, split_lines
 from pfge.lab.run.results import MeasuredRow, ResultRow
 from pfge.lab.run.typed_json import LaterVersionError, ResultError
-from pfge.storage.files import StorageError, write_text
-from pfge.storage.seals import BrokenSealError, is_sealed, seal, unseal
+from pfge.storage.files import (
+    BrokenSealError,
+    StorageError,
+    UnreadableFileError,
+    content_digest,
+    is_sealed,
+    parse_json,
+    read_bounded,
+    read_json_object,
+    regular_only,
+    seal,
+    unseal,
+    write_json,
+    write_text,
+)
 from pfge.tasks import Task
+
+KEY = "lines"
+
+
+def record_of(path: Path) -> Path:
+    """Return the file that records the lines of a file of results."""
+    return path.with_suffix(".lines.json")
+
+
+def record_lines(path: Path) -> None:
+    """Record the lines of a file, in their order.
+
+    Raises:
+        StorageError: A line that is recorded is missing.
+    """
+    require_recorded(path)
+    lines = [*_digests(path)]
+    if lines != _recorded(path):
+        write_json(record_of(path), {KEY: lines})
+
+
+def require_recorded(path: Path) -> None:
+    """Raise a StorageError if a recorded line is missing; without a file or a record, nothing is required."""
+    if not path.exists():
+        return
+    recorded = {*_recorded(path)}  # before the lines, of which another process may add one
+    missing = len(recorded.difference(_digests(path))) if recorded else 0
+    if missing:
+        lines, record = "a line" if missing == 1 else f"{missing} lines", record_of(path).name
+        raise StorageError(
+            f"{path} lacks {lines} that it had by {record}; restore the file, or remove {record} and run the "
+            "same command, which does again what is missing"
+        )
+
+
+def forget_lines(path: Path) -> None:
+    """Remove the record of a file that is gone: to remove it is how all its results are made again."""
+    if record_of(path).exists() and not path.exists():
+        record_of(path).unlink()
+
+
+def split_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file, and what follows the last line end: it was torn by a crash."""
+    try:
+        return read_bounded(path).split(b"\n")
+    except UnreadableFileError as error:
+        raise StorageError(str(error)) from None
+
+
+def _recorded(path: Path) -> list[str]:
+    record = record_of(path)
+    if not record.exists():
+        return []
+    lines = read_json_object(record).get(KEY)
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise StorageError(f"{record} must have a list of texts as `{KEY}`; remove it")
+    return lines
+
+
+def _digests(path: Path) -> Iterator[str]:
+    """Yield the SHA-256 of the content of each whole line that is a JSON object."""
+    for line in split_lines(path)[:-1]:
+        try:
+            value = parse_json(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            yield content_digest(value)
+
 
 Row = TypeVar("Row", bound=ResultRow)
 
@@ -35,7 +116,7 @@ def append_row(path: Path, row: ResultRow) -> None:
     Raises:
         StorageError: A line that was written before is missing.
     """
-    with path.open("a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8", opener=regular_only) as file:
         lock_descriptor(file.fileno())
         _drop_torn_line(path)
         require_recorded(path)
@@ -110,7 +191,7 @@ def put_in_order(path: Path, kind: type[Row], order: Sequence[Hashable]) -> None
 def unsealed_lines(path: Path) -> list[int]:
     """Return the numbers of the lines of a file that state no SHA-256; all of them must be rows."""
     lines = split_lines(path)[:-1]
-    return [number for number, line in enumerate(lines, 1) if not is_sealed(json.loads(line))]
+    return [number for number, line in enumerate(lines, 1) if not is_sealed(parse_json(line))]
 
 
 def _lines(path: Path, kind: type[Row], task: Task | None = None) -> Iterator[tuple[int, Row | str]]:
@@ -130,7 +211,7 @@ def _lines(path: Path, kind: type[Row], task: Task | None = None) -> Iterator[tu
 
 def _parse(line: bytes, kind: type[Row]) -> Row | str:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except (ValueError, RecursionError) as error:
         return f"it must be JSON, but {error}; remove that line"
     try:
@@ -149,7 +230,7 @@ def _has_no_version(value: Any) -> bool:
 
 
 def _drop_torn_line(path: Path) -> None:
-    data = path.read_bytes()
+    data = read_bounded(path)
     whole = data.rfind(b"\n") + 1
     if whole < len(data):
         os.truncate(path, whole)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pfge.lab.config.schema import ConfigError, Experiment
+from pfge.lab.config.settings import ConfigError, Experiment
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import registry as data_registry
 from pfge.lab.models import registry as model_registry

@@ -7,9 +7,10 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from pfge.storage.files import is_large_int
+
 Mark = TypeVar("Mark")
 
-LARGEST_INT = 2**63 - 1
 LARGEST_FLOAT = 1e100
 """Numbers are at most this large, so that statistics of them cannot overflow."""
 
@@ -168,7 +169,7 @@ def _decode_scalar(kind: Any, value: Any, at: str) -> Any:
         if not isinstance(value, bool):
             raise _wrong("true or false", value, at)
         return value
-    if type(value) is int and abs(value) > LARGEST_INT:
+    if is_large_int(value):
         raise _wrong("a number of at most 64 bits", value, at)
     if kind is int:
         if type(value) is not int:

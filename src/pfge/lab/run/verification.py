@@ -1,6 +1,5 @@
 """Check files of runs, ensembles and checkpoints, as far as their digests reach."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,17 +8,24 @@ from typing import Any, Literal
 
 from pfge.lab.config.toml import is_sealed_toml, load_experiment
 from pfge.lab.run.folder import CONFIG, LOCK
-from pfge.lab.run.line_records import record_of as record_of_lines
 from pfge.lab.run.result_lines import read_rows, unsealed_lines
+from pfge.lab.run.result_lines import record_of as record_of_lines
 from pfge.lab.run.results import ComparisonRow, ConnectivityRow, FormatRow, ResultRow
 from pfge.packed.saved_ensemble import SavedEnsemble
 from pfge.storage import load_checkpoint
-from pfge.storage.atomic_files import is_leftover
-from pfge.storage.bounded_files import read_bounded
-from pfge.storage.files import StorageError, read_json_object, read_tensors
-from pfge.storage.manifest import ADAPTERS, MANIFEST, FileEntry, is_inside, verify_file
-from pfge.storage.recorded_tensors import SUFFIX, record_of, require_as_recorded
-from pfge.storage.seals import is_sealed
+from pfge.storage.files import (
+    SUFFIX,
+    StorageError,
+    is_leftover,
+    is_sealed,
+    parse_json,
+    read_bounded,
+    read_json_object,
+    read_tensors,
+    record_of,
+    require_as_recorded,
+)
+from pfge.storage.manifest import ADAPTERS, MANIFEST, FileEntry, is_inside, read_manifest, verify_file
 
 OLDER = "it states no SHA-256, as files of older versions of pfge"
 FOREIGN = "no SHA-256 of it is kept"
@@ -76,9 +82,14 @@ def _check(path: Path) -> CheckedFile:
     is_covered = _check_of(path)
     try:
         reason = is_covered(path) if is_covered else FOREIGN
-    except (ValueError, OSError) as error:
-        return CheckedFile(path, "damaged", str(error))
+    except Exception as error:  # whatever it is, the other files are checked all the same
+        return CheckedFile(path, "damaged", _reason(error))
     return CheckedFile(path, "not covered", reason) if reason else CheckedFile(path, "whole")
+
+
+def _reason(error: Exception) -> str:
+    is_ours = isinstance(error, ValueError | OSError)
+    return str(error) if is_ours else f"it cannot be read: {type(error).__name__}: {error}"
 
 
 def _check_of(path: Path) -> Callable[[Path], str] | None:
@@ -121,7 +132,7 @@ def _check_lines(path: Path) -> str:
 
 def _check_json(path: Path) -> str:
     read_json_object(path)
-    return "" if is_sealed(json.loads(read_bounded(path))) else OLDER
+    return "" if is_sealed(parse_json(read_bounded(path))) else OLDER
 
 
 def _check_checkpoint(path: Path) -> str:
@@ -143,23 +154,31 @@ def _check_ensemble(folder: Path) -> Iterator[CheckedFile]:
     if manifest.state == "damaged":
         yield manifest
         return
-    files = [*_check_entries(folder)]
+    try:
+        files = [*_check_entries(folder)]
+    except ValueError as error:
+        yield CheckedFile(folder / MANIFEST, "damaged", str(error))
+        return
     if all(file.state == "whole" for file in files) and _is_read_here(folder):
         try:
             SavedEnsemble.read(folder)
-        except ValueError as error:
-            manifest = CheckedFile(folder / MANIFEST, "damaged", str(error))
+        except Exception as error:
+            manifest = CheckedFile(folder / MANIFEST, "damaged", _reason(error))
     yield manifest
     yield from files
 
 
 def _check_entries(folder: Path) -> Iterator[CheckedFile]:
-    manifest = read_json_object(folder / MANIFEST)
+    manifest = read_manifest(folder)
     members = manifest.get("members")
+    done: set[Path] = set()  # a file that is named many times is checked once
     for entry in (manifest, manifest.get("shared"), *(members if isinstance(members, list) else ())):
         match entry:
             case {"file": str(file), "bytes": int(size), "sha256": str(digest)} if is_inside(file):
                 place = _place(folder, entry)
+                if place / file in done:
+                    continue
+                done.add(place / file)
                 try:
                     verify_file(place, FileEntry(file=file, bytes=size, sha256=digest), "one of its files")
                 except (ValueError, OSError) as error:
@@ -177,4 +196,4 @@ def _place(folder: Path, entry: dict[str, Any]) -> Path:
 
 
 def _is_read_here(folder: Path) -> bool:
-    return read_json_object(folder / MANIFEST).get("format") != ADAPTERS
+    return read_manifest(folder).get("format") != ADAPTERS

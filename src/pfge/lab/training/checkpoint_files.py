@@ -1,14 +1,232 @@
-"""Checkpoints that lie on disk, of any trainer, as weights: read one after another, never all at once."""
+"""Checkpoints of any trainer as weights, matched to the model by name."""
 
-from collections.abc import Callable, Sequence
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from pfge.collectors import RunningMean
-from pfge.finite import find_non_finite
-from pfge.lab.training.import_weights import place_of, read_start_weights, without_wrappers
-from pfge.storage.files import StorageError, read_json_object, read_tensors
+from pfge.lab.models.new_head import describe_new_head, other_head
+from pfge.storage.files import StorageError, open_regular, read_json_object, read_tensors
 from pfge.storage.manifest import is_inside
-from pfge.weights import Weights, is_averaged, require_same_layout
+from pfge.weights import (
+    Weights,
+    find_non_finite,
+    is_averaged,
+    load_weights,
+    require_same_layout,
+    view_weights,
+)
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".th", ".ckpt", ".bin")
+WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
+PREFIXES = ("module.", "_orig_mod.")
+AVERAGED_COUNTER = "n_averaged"
+MOST_TIMES = 8
+"""How many times its size a file may hold, as views of one tensor may overlap."""
+
+
+def load_start_weights(model: nn.Module, path: Path, classes: int | None = None) -> list[str]:
+    """Fill a model from a checkpoint file, and return the names of tensors that were left out.
+
+    These are a head of another number of classes than the model's; a warning names them. Everything else
+    must fit.
+
+    Plain state dicts, and those under `state_dict`, `model_state_dict` or `model`, are understood; the
+    prefixes of DDP and torch.compile, and one of a trainer's own, are removed; old checkpoints may lack
+    BatchNorm's batch counters.
+
+    Args:
+        model: What to fill.
+        path: The file.
+        classes: How many the model has; None if it has none, so that nothing is left out.
+
+    Raises:
+        StorageError: The file cannot be read, does not fit or has NaN; the message lists names.
+    """
+    live = view_weights(model)
+    weights = without_outer_modules(read_start_weights(path), live, path)
+    head = other_head(weights, live, classes) if classes else []
+    if head:
+        trained = len(weights[head[0]])
+        weights |= {name: live[name] for name in head}
+        warnings.warn(describe_new_head(str(path), head, trained, classes or 0), stacklevel=2)
+    # Masks of attention have infinities by design.
+    finite = {name: tensor for name, tensor in live.items() if tensor.isfinite().all()}
+    load_weights(model, fit_to_model(weights, model, path))
+    if (bad := find_non_finite(finite)) is not None:
+        raise StorageError(
+            f"{path} must hold finite weights, but {bad} has NaN or infinity; give another file"
+        )
+    return head
+
+
+def fit_to_model(weights: Weights, model: nn.Module, path: Path) -> Weights:
+    """Return a checkpoint's weights under the names of a model: one for each tensor, counters included.
+
+    Args:
+        weights: Those of the checkpoint.
+        model: What they are for.
+        path: The checkpoint, for the error.
+
+    Raises:
+        StorageError: Names or shapes differ, or whole numbers stand where the model has weights, or the other
+            way around.
+    """
+    live, names = view_weights(model), model.state_dict().keys()
+    weights = without_outer_modules(weights, live, path)
+    # Of a tensor with two names, the first one fills both.
+    fitted = {name: tensor for name, tensor in weights.items() if name in live or name not in names}
+    for name, tensor in live.items():
+        if name.endswith(".num_batches_tracked"):
+            fitted.setdefault(name, torch.zeros_like(tensor))
+    try:
+        require_same_layout(live, fitted, "the model", "the weights")
+    except ValueError as error:
+        raise StorageError(f"{path} does not fit the model: {error}") from None
+    for name in live:
+        if is_averaged(live[name]) != is_averaged(fitted[name]):
+            raise StorageError(
+                f"{path} does not fit the model: {name} is of {live[name].dtype} there and of "
+                f"{fitted[name].dtype} here; convert it first"
+            )
+    return fitted
+
+
+def read_start_weights(path: Path) -> Weights:
+    """Return the tensors of a checkpoint file by canonical name."""
+    if path.suffix not in SUFFIXES:
+        raise StorageError(f"a checkpoint's name must end in {', '.join(SUFFIXES)}, got {path.name}")
+    if not path.is_file():
+        raise StorageError(f"there is no checkpoint {path}; check the path")
+    state: Any = read_tensors(path)[0] if path.suffix == ".safetensors" else _read_torch(path)
+    for key in WRAPPED_UNDER:
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not state:
+        raise StorageError(f"{path} must hold a state dict, found {type(state).__name__}")
+    others = [str(name) for name, value in state.items() if not isinstance(value, Tensor)]
+    if others:
+        raise StorageError(
+            f"{path} must hold tensors by name, plainly or under {' or '.join(map(repr, WRAPPED_UNDER))}, "
+            f"found other values: {', '.join(others[:5])}"
+        )
+    for name, tensor in state.items():
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+            raise StorageError(
+                f"{path} must hold dense tensors of numbers, got {name} of {tensor.dtype} and "
+                f"{tensor.layout} on {tensor.device}; convert it first"
+            )
+    size = sum(tensor.nbytes for tensor in {place_of(tensor): tensor for tensor in state.values()}.values())
+    if size > MOST_TIMES * path.stat().st_size:
+        raise StorageError(
+            f"{path} must hold its tensors whole, but {path.stat().st_size:,} bytes stand for {size:,}; save "
+            "copies of tensors that were expanded"
+        )
+    return without_wrappers({str(name): tensor.detach() for name, tensor in state.items()}, path)
+
+
+def place_of(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
+    """Return what two names of one tensor have in common."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
+def without_wrappers(weights: Weights, path: Path) -> Weights:
+    """Return a checkpoint's tensors under the names of the model alone, without those of what wrapped it.
+
+    DDP and torch.compile put a prefix before every name. A name that only some tensors have is that of a part
+    of the model. torch's AveragedModel has a counter beside its model.
+
+    Raises:
+        StorageError: Two tensors would have one name.
+    """
+    names = {name: name.replace("._orig_mod.", ".") for name in weights}
+    for counter in {AVERAGED_COUNTER} & weights.keys():
+        if len(names) > 1 and all(name.startswith("module.") for name in names if name != counter):
+            del names[counter]
+    while prefix := _common_prefix(names.values()):
+        names = {name: shown.removeprefix(prefix) for name, shown in names.items()}
+    found = {shown: weights[name] for name, shown in names.items()}
+    if len(found) < len(names):
+        raise StorageError(
+            f"{path} must name every tensor once, but names differ only in _orig_mod; save the state_dict() "
+            "of the model before torch.compile"
+        )
+    return found
+
+
+def without_outer_modules(weights: Weights, live: Weights, path: Path) -> Weights:
+    """Return a checkpoint's tensors under the names of a model that is a part of what was saved.
+
+    A LightningModule has its model under a name of its own, such as `net`. What lies beside the model, such
+    as the weights of a loss, is left out. Nothing changes if any tensor has a name of the model already.
+
+    Args:
+        weights: Those of the checkpoint.
+        live: Those of the model.
+        path: The checkpoint, for the error.
+
+    Raises:
+        StorageError: Several parts of it have all the names of the model.
+    """
+    names = [name for name in live if not name.endswith(".num_batches_tracked")]
+    if not names or live.keys() & weights.keys():
+        return weights
+    found = [name.removesuffix(names[0]) for name in weights if name.endswith(f".{names[0]}")]
+    prefixes = [prefix for prefix in found if all(prefix + name in weights for name in names)]
+    if len(prefixes) > 1:
+        raise StorageError(
+            f"{path} must hold the model once, but has its tensors under {', '.join(prefixes)}; save the one "
+            "to use alone"
+        )
+    if not prefixes:
+        return weights
+    return {name.removeprefix(prefixes[0]): t for name, t in weights.items() if name.startswith(prefixes[0])}
+
+
+def _common_prefix(names: Collection[str]) -> str:
+    """Return the prefix of a wrapper that all names have, or ""."""
+    return next((p for p in PREFIXES if names and all(name.startswith(p) for name in names)), "")
+
+
+def _require_stored(path: Path) -> None:
+    """Refuse a compressed archive: torch.save writes none, and a small one can hold gigabytes."""
+    with open_regular(path) as file:
+        if not zipfile.is_zipfile(file):
+            return
+        archive = zipfile.ZipFile(file)
+        compressed = [entry for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
+        size = sum(entry.file_size for entry in archive.infolist())
+    if compressed or size > path.stat().st_size:
+        raise StorageError(
+            f"{path} must be as torch.save writes it, not compressed, but its {path.stat().st_size:,} bytes "
+            f"hold {size:,}; save its state_dict() again, best as .safetensors"
+        )
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        _require_stored(path)
+        with open_regular(path) as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except StorageError:
+        raise
+    except Exception as error:  # a damaged file can fail anywhere in the reader
+        if found := re.search(r"GLOBAL (\S+)", str(error)):
+            raise StorageError(
+                f"{path} holds {found[1]} beside tensors and plain values, and is not loaded because loading "
+                "would run code from it; save its state_dict() alone, best as .safetensors"
+            ) from None
+        raise StorageError(
+            f"{path} must be a whole checkpoint written by torch.save, but cannot be read "
+            f"({type(error).__name__}); it may be truncated or another kind of file"
+        ) from None
+
 
 INDEX = "model.safetensors.index.json"
 IN_FOLDERS = ("model.safetensors", "pytorch_model.bin", "weights.safetensors")

@@ -53,8 +53,10 @@ def _rate_panel(setting: Setting, method: Method, collected: Sequence[int]) -> P
 
 
 def _averaged(setting: Setting) -> list[int]:
-    """Return where PFGE averages weights: cycles count again from the start of every period."""
+    """Return where PFGE averages weights: in the paper, every period begins a new cycle."""
     first = setting.phase or setting.cycle
+    if setting.variant == "reference":
+        return [*range(first, setting.iterations + 1, setting.cycle)]
     return [
         start + since
         for start in range(0, setting.iterations, setting.period)

@@ -7,14 +7,14 @@ from typing import Any
 
 from pfge.methods import NEUTRAL, Style, styles
 from pfge.reports.figures.figure import Figure, Panel, Series
-from pfge.storage.atomic_files import atomic_path
+from pfge.storage.files import atomic_path
 
 try:
     import matplotlib as mpl
     from matplotlib import figure as mpl_figure
     from matplotlib.axes import Axes
 except ImportError as error:
-    raise ImportError("figures are drawn by matplotlib; install it by pip install 'pfge[figures]'") from error
+    raise ImportError('figures need matplotlib; pip install "pfge[figures]"') from error
 
 MARKS = {
     "circle": "o",

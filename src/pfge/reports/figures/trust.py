@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from pfge.lab.run.folder import find_scores
 from pfge.lab.run.results import Separation
-from pfge.metrics.reliability import bin_by_confidence
+from pfge.metrics.scores import bin_by_confidence
 from pfge.reports.figures.figure import Figure, Panel, Series, axis_label, figure_of
 from pfge.reports.run import Run
 from pfge.reports.statistics import Estimate, paired_metrics
-from pfge.storage.recorded_tensors import read_recorded
 from pfge.tasks import Metric
 
 BINS = 15
@@ -47,10 +47,11 @@ def _scores(run: Run, method: str, prefix: str) -> tuple[Tensor, Tensor]:
     """Return the confidence of each prediction of all seeds and whether it is right."""
     found: list[tuple[Tensor, Tensor]] = []
     for seed in run.seeds:
-        file = run.folder.scores(seed, method)
-        tensors = read_recorded(file) if file.is_file() else {}
-        if f"{prefix}.confidence" in tensors:
-            found.append((tensors[f"{prefix}.confidence"], tensors[f"{prefix}.correct"]))
+        tensors = find_scores(run.folder.scores(seed, method))
+        pair = tensors.get(f"{prefix}.confidence"), tensors.get(f"{prefix}.correct")
+        match pair:
+            case Tensor(ndim=1) as confidences, Tensor(ndim=1) as hits:
+                found.append((confidences, hits))
     if not found:
         return torch.empty(0), torch.empty(0)
     confidence, correct = zip(*found, strict=True)

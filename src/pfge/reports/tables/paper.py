@@ -7,12 +7,11 @@ from importlib.resources import files
 from typing import Any
 
 from pfge.connectivity.tracing import mode_connectivity
-from pfge.lab.config.schema import Experiment
+from pfge.lab.config.settings import Experiment
 from pfge.lab.run.results import ComparisonRow, ConnectivityRow
 from pfge.methods import row_order
 from pfge.reports.statistics import Estimate, by_method, over_seeds, summarize, task_of
-from pfge.reports.tables.cells import Cell, Missing, Number
-from pfge.reports.tables.table import Table, columns, method_row
+from pfge.reports.tables.table import Cell, Missing, Number, Table, columns, method_row
 
 SOURCE = "the paper: Guo, Jin and Liu, ICIC 2023, mean ± standard error over at least three runs"
 SETTINGS = "the paper's settings are those of configs/paper"

@@ -46,5 +46,8 @@ class Net(nn.Module):
 
 def load() -> DatasetSplits:
     return DatasetSplits(
-        Drawing(120), Drawing(30, augment=False, seed=1), Drawing(30, augment=False, seed=2), classes=CLASSES
+        train=Drawing(120),
+        validation=Drawing(30, augment=False, seed=2),
+        test=Drawing(30, augment=False, seed=1),
+        classes=CLASSES,
     )

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from pfge.lab.data import DataError, DatasetSplits, evaluation_batches, training_batches
-from pfge.lab.data.datasets.part import DatasetPart
+from pfge.lab.data.datasets import DatasetPart
 from tests.lab.data.datasets.made import CLASSES, Drawing
 
 NAMES = tuple(map(str, range(CLASSES)))
@@ -106,6 +107,18 @@ def test_channels_are_those_of_tensors_of_floating_point() -> None:
     assert part(TensorDataset(torch.zeros(4, 3, 8), torch.zeros(4)), names=()).channels == 3
     assert part(TensorDataset(torch.zeros(4, 3).long(), torch.zeros(4)), names=()).channels is None
     assert part(Drawing(4)).channels is None
+
+
+def test_packed_sequences_of_a_collate_function_are_one_input() -> None:
+    def collate(items: list[tuple[Tensor, int]]) -> tuple[PackedSequence, Tensor]:
+        sequences = pack_sequence([sequence for sequence, _ in items], enforce_sorted=False)
+        return sequences, torch.tensor([number for _, number in items])
+
+    items = [(torch.full((length, 2), float(length)), length % 2) for length in (1, 3, 2)]
+    ((found, labels),) = evaluation_batches(part(items, collate), None, batch_size=3)
+    assert isinstance(found, PackedSequence)
+    assert pad_packed_sequence(found)[1].tolist() == [1, 3, 2]
+    assert labels.tolist() == [1, 1, 0]
 
 
 def test_a_collate_function_makes_batches_of_items_that_differ_in_shape() -> None:
@@ -213,4 +226,4 @@ def test_a_dataset_without_numbered_items_is_refused() -> None:
             return iter([1])
 
     with pytest.raises(DataError, match=r"the test data must be a map-style Dataset, .* got Stream"):
-        DatasetSplits(Drawing(3), Stream()).opened()  # type: ignore[arg-type]
+        DatasetSplits(train=Drawing(3), test=Stream()).opened()  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from pfge.lab.data import DataError, DatasetSplits, load_data
+from pfge.lab.data import DataError, DatasetSplits, Splits, TensorSet, load_data
 from pfge.tasks import Classification, Regression
 from tests.lab.data.datasets.made import Drawing
 from tests.lab.tiny import run, tiny
@@ -15,11 +15,11 @@ HERE = "tests.lab.data.datasets.test_splits"
 
 
 def without_validation() -> DatasetSplits:
-    return DatasetSplits(Drawing(30), Drawing(6), classes=("a", "b", "c"))
+    return DatasetSplits(train=Drawing(30), test=Drawing(6), classes=("a", "b", "c"))
 
 
 def empty_test() -> DatasetSplits:
-    return DatasetSplits(Drawing(30), Drawing(0), classes=3)
+    return DatasetSplits(train=Drawing(30), test=Drawing(0), classes=3)
 
 
 def masks(highest: int = 1) -> DatasetSplits:
@@ -28,7 +28,7 @@ def masks(highest: int = 1) -> DatasetSplits:
     targets = (images[:, 0] > 0).long() * highest
     targets[:, 0, 0] = 255
     data = TensorDataset(images, targets)
-    return DatasetSplits(data, data, classes=2, task=Classification(ignore_index=255))
+    return DatasetSplits(train=data, test=data, classes=2, task=Classification(ignore_index=255))
 
 
 def wrong_masks() -> DatasetSplits:
@@ -38,7 +38,7 @@ def wrong_masks() -> DatasetSplits:
 def numbers() -> DatasetSplits:
     inputs = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     data = TensorDataset(inputs, inputs.sum(dim=1))
-    return DatasetSplits(data, data, task=Regression(noise="predicted"))
+    return DatasetSplits(train=data, test=data, task=Regression(noise="predicted"))
 
 
 def segmenter(classes: int, channels: int) -> nn.Module:
@@ -59,7 +59,7 @@ class Two(nn.Module):
 def pairs() -> DatasetSplits:
     rows = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     items = [((row, 2 * row), int(row.sum() > 0)) for row in rows]
-    return DatasetSplits(items, items, classes=2)
+    return DatasetSplits(train=items, test=items, classes=2)
 
 
 def test_validation_is_taken_out_of_the_training_items_class_by_class() -> None:
@@ -67,6 +67,23 @@ def test_validation_is_taken_out_of_the_training_items_class_by_class() -> None:
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (24, 6, 6)
     assert splits.validation.labels.bincount().tolist() == [2, 2, 2]
     assert splits.train.class_names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("kind", [Splits, DatasetSplits])
+def test_parts_are_given_by_name_so_that_none_is_taken_for_another(kind: type) -> None:
+    names = [field.name for field in fields(kind)]
+    assert names[:3] == ["train", "validation", "test"]
+    part = TensorSet(torch.zeros(3, 1), torch.zeros(3))
+    with pytest.raises(TypeError, match="positional argument"):
+        kind(part, part, part)
+    assert kind(train=part, validation=part, test=part).test is part
+
+
+def test_each_dataset_becomes_the_part_that_it_is_named() -> None:
+    train, validation, test = Drawing(30), Drawing(12), Drawing(6)
+    splits = DatasetSplits(train=train, validation=validation, test=test, classes=3).opened()
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (30, 12, 6)
+    assert splits.sizes == "30 training, 12 validation and 6 test examples"
 
 
 def test_an_empty_part_is_refused() -> None:

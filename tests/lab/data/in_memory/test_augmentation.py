@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pfge.lab.data.in_memory.augmentation import Augmentation, crop_and_flip
-from pfge.lab.data.in_memory.image_set import DataError
+from pfge.lab.data.base import DataError
+from pfge.lab.data.in_memory import Augmentation, crop_and_flip
 from tests.lab.data.made import random_images
 
 

@@ -3,9 +3,8 @@ from itertools import islice
 import pytest
 import torch
 
-from pfge.lab.data.in_memory.augmentation import Augmentation
-from pfge.lab.data.in_memory.batches import EvaluationBatches, TrainingBatches
-from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.base import DataError, ImageSet, Normalization
+from pfge.lab.data.in_memory import Augmentation, EvaluationBatches, TrainingBatches
 from tests.lab.data.in_memory.test_augmentation import cropped_pixel_by_pixel
 from tests.lab.data.made import random_images
 

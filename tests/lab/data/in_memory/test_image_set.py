@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.base import DataError, ImageSet, Normalization
 from tests.lab.data.made import CLASSES, random_images
 
 

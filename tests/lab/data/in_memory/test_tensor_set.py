@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from pfge.lab.data.in_memory.image_set import DataError
-from pfge.lab.data.in_memory.tensor_set import TensorSet
-from pfge.lab.data.sources import evaluation_batches, training_batches
+from pfge.lab.data.base import DataError
+from pfge.lab.data.in_memory import TensorSet
+from pfge.lab.data.splits import evaluation_batches, training_batches
 
 
 def rows(count: int = 10) -> TensorSet:

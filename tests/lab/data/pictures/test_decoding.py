@@ -6,8 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from pfge.lab.data.in_memory.image_set import DataError
-from pfge.lab.data.pictures.decoding import center_crop, open_picture, random_box, random_resized_crop
+from pfge.lab.data.base import DataError
+from pfge.lab.data.pictures import center_crop, open_picture, random_box, random_resized_crop
 
 
 def picture_of(pixels: np.ndarray) -> Image.Image:

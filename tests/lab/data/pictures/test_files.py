@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from pfge.lab.data.in_memory.image_set import DataError
-from pfge.lab.data.pictures.files import check_same_classes, find_pictures
+from pfge.lab.data.base import DataError
+from pfge.lab.data.pictures import check_same_classes, find_pictures
 
 
 def touch(root: Path, *names: str) -> Path:

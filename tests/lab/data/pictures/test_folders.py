@@ -6,17 +6,23 @@ import pytest
 import torch
 from PIL import Image
 
-from pfge.lab.data.in_memory.image_set import (
+from pfge.lab.data.base import (
     IMAGENET_NORMALIZATION,
     DataError,
     DataWarning,
     ImageSet,
     Normalization,
 )
-from pfge.lab.data.pictures.decoding import center_crop, open_picture
-from pfge.lab.data.pictures.files import find_pictures
-from pfge.lab.data.pictures.folders import load_folders, read_pictures, stream_folders, stream_imagenet
-from pfge.lab.data.pictures.streaming import StreamedPictures
+from pfge.lab.data.pictures import (
+    StreamedPictures,
+    center_crop,
+    find_pictures,
+    load_folders,
+    open_picture,
+    read_pictures,
+    stream_folders,
+    stream_imagenet,
+)
 from tests.lab.data.made import write_pictures
 
 

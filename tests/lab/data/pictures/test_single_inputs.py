@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from pfge.lab.data import DataError, Normalization
-from pfge.lab.data.pictures.single_inputs import read_picture_inputs
+from pfge.lab.data.single_inputs import read_picture_inputs
 
 
 def data(channels: int, height: int, width: int) -> tuple[Normalization, torch.Size]:
@@ -55,3 +55,16 @@ def test_a_picture_of_no_known_range_is_refused_with_the_reason(tmp_path: Path) 
     Image.fromarray(np.full((4, 4), 0.5, dtype=np.float32)).save(tmp_path / "p.tif")
     with pytest.raises(DataError, match="got floating-point pixels"):
         read_picture_inputs(tmp_path / "p.tif", *data(3, 4, 4))
+
+
+def test_pictures_for_other_inputs_than_pictures_are_refused(tmp_path: Path) -> None:
+    normalization, _ = data(1, 8, 8)
+    with pytest.raises(DataError, match=r"pictures are inputs \[C, H, W\], and the ensemble takes \[64\]"):
+        read_picture_inputs(tmp_path / "p.png", normalization, (64,))
+
+
+def test_a_picture_that_would_take_gigabytes_once_it_is_resized_is_refused(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "p.png")
+    normalization, shape = data(3, 8, 8)
+    with pytest.raises(DataError, match="at most 67,108,864 pixels once it is resized, got 30000 x 30000"):
+        read_picture_inputs(tmp_path / "p.png", normalization, shape, resize=30_000)

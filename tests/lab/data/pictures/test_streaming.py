@@ -7,11 +7,15 @@ import pytest
 import torch
 from PIL import Image
 
-from pfge.lab.data.in_memory.image_set import IMAGENET_NORMALIZATION, DataError, DataWarning
-from pfge.lab.data.pictures.decoding import center_crop, open_picture
-from pfge.lab.data.pictures.files import find_pictures
-from pfge.lab.data.pictures.streaming import StreamedPictures, StreamedTraining
-from pfge.lab.data.sources import training_batches
+from pfge.lab.data.base import IMAGENET_NORMALIZATION, DataError, DataWarning
+from pfge.lab.data.pictures import (
+    StreamedPictures,
+    StreamedTraining,
+    center_crop,
+    find_pictures,
+    open_picture,
+)
+from pfge.lab.data.splits import training_batches
 from tests.lab.data.made import write_pictures
 
 

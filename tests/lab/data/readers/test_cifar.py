@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from pfge.lab.data.in_memory.image_set import DataError
-from pfge.lab.data.readers.cifar import load_cifar
-from pfge.lab.data.readers.cifar_files import CIFAR10, CIFAR100, Cifar, CifarLayout
+from pfge.lab.data.base import DataError
+from pfge.lab.data.readers.cifar import CIFAR10, CIFAR100, Cifar, CifarLayout, load_cifar
 
 IMAGES = 4  # in each made file
 BINARY, PICKLED = 0, 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pfge.lab.data.in_memory.image_set import DataError
+from pfge.lab.data.base import DataError
 from pfge.lab.data.readers.download import check_md5, fetch, fetch_folder
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfge.lab.data.in_memory.image_set import DataError
+from pfge.lab.data.base import DataError
 from pfge.lab.data.readers.idx import FASHION_MNIST, MNIST, load_idx, read_idx
 
 FILES = {

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from pfge.lab.data import DataError, load_data
-from pfge.lab.data.readers import mnist1d
-from pfge.lab.data.readers.mnist1d import load_mnist1d
-from pfge.storage.recorded_tensors import write_recorded
+from pfge.lab.data.readers import scikit
+from pfge.lab.data.readers.scikit import load_mnist1d
+from pfge.storage.files import write_recorded
 
 
+@pytest.mark.slow
 def test_signals_are_always_the_same_in_ten_classes_and_leave_the_global_random_numbers_alone(
     tmp_path: Path,
 ) -> None:
@@ -41,7 +42,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
     """Return what takes the place of the generated signals, which take seconds."""
     inputs = torch.randn(14_000, 1, 40, generator=torch.Generator().manual_seed(0))
     made = {"inputs": inputs, "labels": torch.arange(14_000) % 10}
-    monkeypatch.setattr(mnist1d, "_generate", lambda: made)
+    monkeypatch.setattr(scikit, "_generate", lambda: made)
     return made
 
 
@@ -49,7 +50,7 @@ def test_signals_are_generated_once(
     made: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_mnist1d.__wrapped__(tmp_path)
-    monkeypatch.setattr(mnist1d, "_generate", lambda: pytest.fail("they are generated again"))
+    monkeypatch.setattr(scikit, "_generate", lambda: pytest.fail("they are generated again"))
     found = load_mnist1d.__wrapped__(tmp_path)[2]
     assert torch.equal(found.inputs, made["inputs"][6000:])
     assert torch.equal(found.labels, made["labels"][6000:])

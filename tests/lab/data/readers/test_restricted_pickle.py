@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pfge.lab.data.in_memory.image_set import DataError
-from pfge.lab.data.readers.restricted_pickle import read_plain_pickle
+from pfge.lab.data.base import DataError
+from pfge.lab.data.readers.cifar import read_plain_pickle
 
 
 class Calls:

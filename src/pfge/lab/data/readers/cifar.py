@@ -1,6 +1,11 @@
-"""CIFAR-10 and CIFAR-100, from either official layout: binary, or pickled for Python."""
+"""CIFAR-10 and CIFAR-100 from the official archives, with every published checksum."""
 
 import hashlib
+import io
+import pickle
+import pickletools
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +13,264 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfge.lab.data.in_memory.image_set import DataError, ImageSet
-from pfge.lab.data.readers.cifar_files import Cifar, CifarFile, CifarLayout
+from pfge.lab.data.base import DataError, ImageSet, Normalization
 from pfge.lab.data.readers.download import check_md5, fetch_folder
-from pfge.lab.data.readers.restricted_pickle import read_plain_pickle
-from pfge.storage.bounded_files import read_bounded
+from pfge.storage.files import DATA_LIMIT, read_bounded
+
+MAX_DEPTH = 20
+_NUMBERS = {"u1", "i1", "i4", "i8", "f4", "f8"}
+
+
+class _DType:
+    """The element type of an array."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: str, *_: object) -> None:
+        if code not in _NUMBERS:
+            raise pickle.UnpicklingError(f"arrays may hold only {sorted(_NUMBERS)}, got {code!r}")
+        self.code = code
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if state[1] == ">":
+            raise pickle.UnpicklingError("arrays must be little-endian")
+
+
+class _Array:
+    """The shape, element type and bytes of an array."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, *_: object) -> None:
+        self.value = np.empty(0, dtype=np.uint8)
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], _DType, bool, str | bytes]) -> None:
+        _, shape, dtype, in_columns, data = state
+        raw = data.encode("latin-1") if isinstance(data, str) else data
+        flat = np.frombuffer(raw, dtype=f"<{dtype.code}")
+        if flat.size != prod(shape):
+            raise pickle.UnpicklingError(f"an array of shape {shape} has {flat.size} elements")
+        self.value = flat.reshape(shape, order="F" if in_columns else "C")
+
+
+_STAND_INS: dict[tuple[str, str], object] = {
+    # numpy 1 and 2 name the same function differently.
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): "ndarray",
+    ("numpy", "dtype"): _DType,
+}
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        try:
+            return _STAND_INS[module_name, global_name]
+        except KeyError:
+            raise pickle.UnpicklingError(
+                f"it asks for {module_name}.{global_name}, which is not plain data"
+            ) from None
+
+
+def read_plain_pickle(path: Path) -> object:
+    """Return the dicts, lists, strings, numbers and arrays of a pickle.
+
+    Args:
+        path: A pickle, of Python 2 or 3; byte strings of Python 2 become str.
+
+    Raises:
+        DataError: The file is damaged or asks for anything that is not plain data.
+    """
+    try:
+        data = read_bounded(path, DATA_LIMIT)
+        _require_bounded_memo(data)
+        return _plain(_Reader(io.BytesIO(data), encoding="latin-1").load(), {}, MAX_DEPTH)
+    except OSError:
+        raise
+    except Exception as error:  # a damaged pickle can raise any error
+        raise DataError(
+            f"{path} was refused as a pickle of plain data: {error or type(error).__name__}; "
+            "fetch it again from its official source"
+        ) from error
+
+
+def _require_bounded_memo(data: bytes) -> None:
+    """Refuse a pickle that numbers its values higher than it has values.
+
+    A reader makes room for all numbers up to the highest, so nine bytes could take all memory.
+    """
+    highest = operations = 0
+    for operation, number, _ in pickletools.genops(data):
+        operations += 1
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            highest = max(highest, int(number or 0))
+    if highest > operations:
+        raise pickle.UnpicklingError(f"it numbers a value {highest}, but has {operations} operations")
+
+
+def _plain(value: object, seen: dict[int, object], depth: int) -> object:
+    """Return a value with its arrays; `seen` has what was done by identity, as values may be shared."""
+    if not depth:
+        raise pickle.UnpicklingError(f"its values are nested deeper than {MAX_DEPTH}, or contain themselves")
+    if isinstance(value, _Array):
+        return value.value
+    if value is None or isinstance(value, str | bytes | int | float):
+        return value
+    if not isinstance(value, dict | list | tuple):
+        raise pickle.UnpicklingError(f"it holds a {type(value).__name__}, which is not plain data")
+    if id(value) not in seen:
+        if isinstance(value, dict):
+            seen[id(value)] = {key: _plain(item, seen, depth - 1) for key, item in value.items()}
+        else:
+            seen[id(value)] = type(value)(_plain(item, seen, depth - 1) for item in value)
+    return seen[id(value)]
+
+
+_SITE = "https://www.cs.toronto.edu/~kriz"
+
+
+@dataclass(frozen=True)
+class CifarFile:
+    """One file of images; its md5 is None where none was published."""
+
+    name: str
+    images: int
+    md5: str | None
+
+
+@dataclass(frozen=True)
+class CifarLayout:
+    """The files of a data set in one of its official forms.
+
+    Attributes:
+        folder: The folder in the archive.
+        url: The archive.
+        md5: The published md5 of the archive.
+        train: The files with training images, in order.
+        test: The files with test images.
+        names: The file with the class names.
+        pickled: Whether the files are pickles.
+    """
+
+    folder: str
+    url: str
+    md5: str
+    train: tuple[CifarFile, ...]
+    test: tuple[CifarFile, ...]
+    names: str
+    pickled: bool
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all files."""
+        return [*(file.name for file in (*self.train, *self.test)), self.names]
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """One of the two data sets.
+
+    Attributes:
+        name: What users call it.
+        layouts: The official forms; the first is the one to download.
+        has_superclasses: Whether each image has a superclass too, before its class.
+        names_sha256: Of the class names, a line each without an end; None if others may be there.
+        normalization: The statistics of the training images.
+    """
+
+    name: str
+    layouts: tuple[CifarLayout, ...]
+    has_superclasses: bool
+    names_sha256: str | None
+    normalization: Normalization
+
+    @property
+    def label_bytes(self) -> int:
+        """Bytes before the pixels of a binary record; the last is the class."""
+        return 2 if self.has_superclasses else 1
+
+    @property
+    def label_key(self) -> str:
+        """Where a pickle keeps the classes."""
+        return "fine_labels" if self.has_superclasses else "labels"
+
+    @property
+    def names_key(self) -> str:
+        """Where a pickle keeps the class names."""
+        return "fine_label_names" if self.has_superclasses else "label_names"
+
+
+def _batches(suffix: str, md5s: str) -> tuple[tuple[CifarFile, ...], tuple[CifarFile, ...]]:
+    *train, test = md5s.split()
+    batches = [CifarFile(f"data_batch_{n}{suffix}", 10_000, md5) for n, md5 in enumerate(train, start=1)]
+    return tuple(batches), (CifarFile(f"test_batch{suffix}", 10_000, test),)
+
+
+_binary_train, _binary_test = _batches(
+    ".bin",
+    "5dd7e06a14cb22eb9f671a540d1b7c25 5ea93a67294ea407fff1d09f752e9692 942cd6a4bcdd0dd3c604fbe906cb4421 "
+    "ae636b3ba5c66a11e91e8cb52e771fcb 53f37980c15c3d472c316c40844f3f0d 803d5f7f4d78ea53de84dbe85f74fb6d",
+)
+_pickled_train, _pickled_test = _batches(
+    "",
+    "c99cafc152244af753f735de768cd75f d4bba439e000b95fd0a9bffe97cbabec 54ebc095f3ab1f0389bbae665268c751 "
+    "634d18415352ddfa80567beed471001a 482c414d41f54cd18b22e5b47cb7c3cb 40351d587109b95175f43aff81a1287e",
+)
+
+CIFAR10 = Cifar(
+    name="cifar10",
+    layouts=(
+        CifarLayout(
+            folder="cifar-10-batches-bin",
+            url=f"{_SITE}/cifar-10-binary.tar.gz",
+            md5="c32a1d4ab5d03f1284b67883e8d87530",
+            train=_binary_train,
+            test=_binary_test,
+            names="batches.meta.txt",
+            pickled=False,
+        ),
+        CifarLayout(
+            folder="cifar-10-batches-py",
+            url=f"{_SITE}/cifar-10-python.tar.gz",
+            md5="c58f30108f718f92721af3b95e74349a",
+            train=_pickled_train,
+            test=_pickled_test,
+            names="batches.meta",
+            pickled=True,
+        ),
+    ),
+    has_superclasses=False,
+    names_sha256="bb3914949cecedee6d1257f7f5fdb8f43fa3b2c8095fd1763161caf1b873fe59",
+    normalization=Normalization((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+)
+
+CIFAR100 = Cifar(
+    name="cifar100",
+    layouts=(
+        CifarLayout(
+            folder="cifar-100-binary",
+            url=f"{_SITE}/cifar-100-binary.tar.gz",
+            md5="03b5dce01913d631647c71ecec9e9cb8",
+            train=(CifarFile("train.bin", 50_000, None),),
+            test=(CifarFile("test.bin", 10_000, None),),
+            names="fine_label_names.txt",
+            pickled=False,
+        ),
+        CifarLayout(
+            folder="cifar-100-python",
+            url=f"{_SITE}/cifar-100-python.tar.gz",
+            md5="eb9058c3a382ffc7106e4002c42a8d85",
+            train=(CifarFile("train", 50_000, "16019d7e3df5f24257cddd939b257f8d"),),
+            test=(CifarFile("test", 10_000, "f0ef6b0ae62326f3e7ffdfab6717acfc"),),
+            names="meta",
+            pickled=True,
+        ),
+    ),
+    has_superclasses=True,
+    names_sha256="fbe8ad23bbaf24969898a386833b49c3aaf6ad1119d43f7b41cdea1b3416d578",
+    normalization=Normalization((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+)
+
 
 _PIXELS = 3 * 32 * 32
 _LONGEST_NAMES = 100_000
@@ -103,7 +361,8 @@ def _read_binary(path: Path, images: int, label_bytes: int) -> tuple[Tensor, Ten
             f"{path} must have {expected} bytes for {images} images, found {found}; "
             "it is truncated or of another data set: delete it and fetch it again (--download)"
         )
-    records = torch.from_numpy(np.fromfile(path, dtype=np.uint8)).view(images, label_bytes + _PIXELS)
+    raw = torch.frombuffer(bytearray(read_bounded(path, expected)), dtype=torch.uint8)
+    records = raw.view(images, label_bytes + _PIXELS)
     return records[:, label_bytes - 1].long(), records[:, label_bytes:]
 
 

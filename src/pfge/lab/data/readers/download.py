@@ -8,7 +8,8 @@ from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pfge.lab.data.in_memory.image_set import DataError
+from pfge.lab.data.base import DataError
+from pfge.storage.files import open_regular
 
 _BLOCK = 1 << 20
 _TIMEOUT_SECONDS = 60
@@ -71,5 +72,5 @@ def _failed(url: str, folder: Path, error: Exception) -> str:
 
 
 def _md5(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pfge.lab.data.in_memory.image_set import DataError, ImageSet, Normalization
+from pfge.lab.data.base import DataError, ImageSet, Normalization
 from pfge.lab.data.readers.download import check_md5, fetch
+from pfge.storage.files import DATA_LIMIT, open_regular, read_bounded
 
 _UINT8 = 0x08
 
@@ -116,14 +117,19 @@ def read_idx(path: Path) -> Tensor:
 
 def _read(path: Path) -> bytes:
     if path.suffix != ".gz":
-        return path.read_bytes()
+        return read_bounded(path, DATA_LIMIT)
     try:
-        with gzip.open(path) as file:
-            return file.read()
+        with open_regular(path) as opened, gzip.open(opened) as file:
+            data = file.read(DATA_LIMIT + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
             f"{path} must be a whole gzip file: {error}; delete it and fetch it again (--download)"
         ) from error
+    if len(data) > DATA_LIMIT:
+        raise DataError(
+            f"{path} must hold at most {DATA_LIMIT:,} bytes, but holds more; it may be another file"
+        )
+    return data
 
 
 def _find(data: IdxData, name: str, places: list[Path], download: bool) -> Path:

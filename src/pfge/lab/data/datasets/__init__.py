@@ -1,1 +1,0 @@
-"""Data of any kind, as torch.utils.data.Dataset."""

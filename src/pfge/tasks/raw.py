@@ -1,0 +1,136 @@
+"""Outputs of any meaning: embeddings, images of a generator, heads of one's own."""
+
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from pfge.calibration import Calibration, require_temperature
+from pfge.metrics.scores import SquaredErrors, score_squared_errors
+from pfge.tasks.base import MeanPool, Metric, MixturePool, Task
+
+
+@dataclass(frozen=True)
+class Raw(Task):
+    """Outputs of any shape [N, ...], taken as they are: no softmax, and no calibration.
+
+    The pooled prediction is the mean of the members' outputs, in their own type. `spread` gives the variance
+    over members, the mean over all entries, and `Ensemble.predict_variance` that of each entry. Targets have
+    the shape of the outputs; the loss and the only metric is the mean squared error. The divergence, by
+    which `compress` measures what it loses, is half the mean squared difference: the KL divergence of
+    normal distributions with the variance 1, in the unit of the outputs.
+
+    Example:
+        Two members embed an example as (1, 2) and (3, 2):
+
+        >>> import torch
+        >>> from pfge.tasks import Raw
+        >>> task = Raw()
+        >>> pool, spread = task.pool(), task.spread()
+        >>> for member in (torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 2.0]])):
+        ...     pool.add(member)
+        ...     spread.add(member)
+        >>> pool.result()
+        tensor([[2., 2.]], dtype=torch.float64)
+        >>> spread.metrics(pool.result())  # 1 of the first entry, 0 of the second
+        {'variance': 0.5}
+        >>> task.summarize(task.score(pool.result(), torch.tensor([[2.0, 4.0]])))
+        {'mse': 2.0}
+    """
+
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric(
+            "mse",
+            "MSE",
+            "lower",
+            methodcaller("mean_squared_error"),
+            score="squared_error",
+            is_main=True,
+            uses_confidence=False,
+        ),
+    )
+
+    def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
+        """Return the mean squared error, in the outputs' own type."""
+        if outputs.shape != targets.shape:
+            raise ValueError(
+                f"{self} takes targets of the shape of the outputs, {list(outputs.shape)}, got "
+                f"{list(targets.shape)}"
+            )
+        mean = mse_loss(outputs, targets)
+        return mean if reduction == "mean" else mean * len(targets)
+
+    def predictions(self, outputs: Any) -> Tensor:
+        """Return the outputs themselves."""
+        if not isinstance(outputs, Tensor) or not outputs.is_floating_point() or not outputs.ndim:
+            found = (
+                f"{outputs.dtype} {list(outputs.shape)}"
+                if isinstance(outputs, Tensor)
+                else type(outputs).__name__
+            )
+            raise ValueError(
+                f"{self} takes a tensor of floating-point numbers [N, ...], got {found}; pass forward= to "
+                "pick or convert it"
+            )
+        return outputs
+
+    def pool(self) -> MeanPool:
+        """Return an empty pool: the mean of members' outputs."""
+        return MeanPool()
+
+    def spread(self) -> "OutputsSpread":
+        """Return an accumulator of the variance over members."""
+        return OutputsSpread()
+
+    def score(self, predictions: Tensor, targets: Tensor) -> SquaredErrors:
+        """Return the mean squared error of each example."""
+        return score_squared_errors(predictions, targets)
+
+    def divergence(self, expected: Tensor, predictions: Tensor) -> float:
+        """Return half the mean squared difference."""
+        if expected.shape != predictions.shape:
+            raise ValueError(
+                f"the divergence takes two predictions of one shape, got {list(expected.shape)} and "
+                f"{list(predictions.shape)}"
+            )
+        return self.divergence_loss(expected, predictions).item()
+
+    def divergence_loss(self, expected: Tensor, predictions: Tensor) -> Tensor:
+        """Return the divergence with its gradient."""
+        return (expected.double() - predictions.double()).square().mean() / 2
+
+    @property
+    def has_calibration(self) -> bool:
+        """Whether there is one: raw outputs do not say how sure they are."""
+        return False
+
+    def fit_calibration(self, predictions: Tensor, targets: Tensor) -> float:  # noqa: ARG002
+        """Return 1, which leaves outputs as they are."""
+        return 1.0
+
+    def calibrate(self, predictions: Tensor, calibration: Calibration | Tensor) -> Tensor:
+        """Return the predictions; a calibration other than 1 is refused."""
+        factor = require_temperature(calibration)
+        if not isinstance(factor, Tensor) and factor == 1:
+            return predictions
+        raise ValueError(f"{self} has no calibration, got {calibration}; use Ensemble.uncalibrated()")
+
+
+class OutputsSpread:
+    """How much members' outputs differ: their variance by members' weights, the mean over all entries."""
+
+    def __init__(self) -> None:
+        self._pool = MixturePool()
+
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
+        """Add one more member's predictions."""
+        self._pool.add(torch.stack([predictions, torch.zeros_like(predictions)], dim=-1), weight)
+
+    def metrics(self, pooled: Tensor) -> dict[str, float]:  # noqa: ARG002
+        """Return the variance over members, which one member does not have."""
+        if self._pool.members < 2:
+            return {}
+        return {"variance": self._pool.variance_of_means().mean().item()}
