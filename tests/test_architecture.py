@@ -17,6 +17,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 # rooms of `lab` and `reports`.
 ROWS: dict[str, list[set[str]]] = {
     "": [
+        {"errors"},
         {"sharding", "rounding"},
         {"schedules", "weights"},
         {"averages"},

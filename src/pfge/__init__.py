@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pfge.compression import MaxLoss as MaxLoss
     from pfge.compression import compress as compress
     from pfge.ensemble import Ensemble as Ensemble
+    from pfge.errors import PfgeError as PfgeError
     from pfge.schedules import Constant as Constant
     from pfge.schedules import CosineRestarts as CosineRestarts
     from pfge.schedules import Triangular as Triangular
@@ -71,6 +72,7 @@ _PLACES = {
     "collectors": ("EMA", "FGE", "PFGE", "SWA", "SWAG", "Collector", "Restart", "Star"),
     "compression": ("Bits", "Budget", "MaxLoss", "compress"),
     "ensemble": ("Ensemble",),
+    "errors": ("PfgeError",),
     "schedules": ("Constant", "CosineRestarts", "Triangular"),
     "storage": ("StorageError", "load_checkpoint", "save_checkpoint"),
     "trajectory": ("Trajectory", "follow"),

@@ -10,6 +10,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
+from pfge.errors import InvalidValueError
 from pfge.forward import keep_modes, run_model
 from pfge.weights import canonical_name, unwrap
 
@@ -195,7 +196,7 @@ def _kept_layers(module: nn.Module, named: Collection[str], frozen: FrozenLayers
     if frozen == "keep":
         return frozen_batch_norm(module)
     if isinstance(frozen, str) or (unknown := sorted(set(frozen) - set(named))):
-        raise ValueError(
+        raise InvalidValueError(
             f"frozen must be 'keep', 'refresh' or names of BatchNorm layers, got "
             f"{frozen if isinstance(frozen, str) else unknown!r}; the names are those of named_modules()"
         )
@@ -217,7 +218,7 @@ class _Moments:
 
     def before_forward(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:  # noqa: ARG002
         if args[0].numel() == args[0].shape[1]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"BatchNorm needs two values or more for each channel, got an input of shape "
                 f"{list(args[0].shape)}; use batches of 2 examples or more"
             )
@@ -290,7 +291,7 @@ def _settle(
             moment.merge_processes()
     reached = [moment for moment in moments if moment.count]
     if not reached:
-        raise ValueError(
+        raise InvalidValueError(
             "refreshing BatchNorm needs data that reaches its layers, got none; "
             "pass at least one batch, as a list or DataLoader that can be read again"
         )

@@ -15,6 +15,7 @@ from pfge.batch_norm import FrozenLayers, refresh_batch_norm, warn_of_kept, warn
 from pfge.calibration import UNSCALED, CalibrateBy, Temperatures
 from pfge.collectors.base import Collector, first_member
 from pfge.ensemble_module import EnsembleModule, Form
+from pfge.errors import InvalidTypeError, InvalidValueError
 from pfge.forward import (
     Forward,
     ModuleFactory,
@@ -119,13 +120,13 @@ class Ensemble:
             for number, member in enumerate(members[1:], 2):
                 require_same_layout(members[0], member, "member 1", f"member {number}")
         if iterations is not None and len(iterations) != len(members):
-            raise ValueError(
+            raise InvalidValueError(
                 f"each of {len(members)} members has an iteration, got {len(iterations)} of them"
             )
         temperatures.require_members(len(members))
         _require_views_fit(views, task)
         if task.needs_calibration and temperatures.members is not None and temperatures.pooled != 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{task} fits the variance of the noise either for each member or for their mean, got both: "
                 f"members={temperatures.members}, pooled={temperatures.pooled}; leave one of them out"
             )
@@ -176,7 +177,7 @@ class Ensemble:
             found = f"only {unfinished}" if unfinished else "collected nothing"
             first = first_member(collector)
             until = "longer" if first is None else f"up to iteration {first} at least"
-            raise ValueError(
+            raise InvalidValueError(
                 f"an ensemble needs a member, and {collector} has {found} yet; train {until}, with "
                 "before_update() and after_update() around each optimizer.step()"
             )
@@ -244,7 +245,7 @@ class Ensemble:
     def last(self, count: int) -> "Ensemble":
         """Return the ensemble of the last members alone; the temperature of all pooled is not theirs."""
         if not 1 <= count <= len(self):
-            raise ValueError(f"last() takes from 1 to all {len(self)} members, got {count}")
+            raise InvalidValueError(f"last() takes from 1 to all {len(self)} members, got {count}")
         return self.with_members(
             self.members[-count:],
             iterations=self.iterations[-count:],
@@ -619,7 +620,9 @@ class Ensemble:
     def _numbers(self) -> range:
         """Return the number of each member, counted from 0, if there is any."""
         if not len(self):
-            raise ValueError("an ensemble needs a member to predict, this one is empty; collect or load some")
+            raise InvalidValueError(
+                "an ensemble needs a member to predict, this one is empty; collect or load some"
+            )
         return range(len(self))
 
     def _predictor(self, number: int, *, targets: TargetsAt = None) -> Predictor:
@@ -681,7 +684,7 @@ def _require_constructor(build_model: object) -> None:
     """Raise a TypeError unless this is a function that returns a module, and not a module."""
     if isinstance(build_model, nn.Module) or not callable(build_model):
         kind = type(build_model).__name__
-        raise TypeError(
+        raise InvalidTypeError(
             f"build_model must be a function that returns a new module, got a {kind}; pass the function or "
             f"class that constructs it, for example lambda: {kind}(...)"
         )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from pfge.calibration import Temperatures
+from pfge.errors import InvalidValueError
 from pfge.forward import call_model, pick_logits
 from pfge.packed import PackedMembers, Quantized
 from pfge.packed.codes import STEP_TYPE
@@ -67,7 +68,7 @@ class EnsembleModule(nn.Module):
     ):
         super().__init__()
         if form not in get_args(Form):
-            raise ValueError(f"form must be one of {', '.join(get_args(Form))}, got {form!r}")
+            raise InvalidValueError(f"form must be one of {', '.join(get_args(Form))}, got {form!r}")
         self.model = unwrap(model).eval().requires_grad_(False)
         self.form = form
         self.seconds: dict[str, float] = {}
@@ -82,7 +83,9 @@ class EnsembleModule(nn.Module):
         self._packed_names: list[str] = []
         if form == "packed":
             if not isinstance(members, PackedMembers):
-                raise ValueError('form="packed" needs packed members, and these are not; use form="loop"')
+                raise InvalidValueError(
+                    'form="packed" needs packed members, and these are not; use form="loop"'
+                )
             members.require_fit(live)
             self.packed = nn.ModuleList(_PackedBuffers(tensor) for tensor in members.tensors.values())
             self._packed_names = [names[name] for name in members.tensors]

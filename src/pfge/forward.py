@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from pfge.errors import InvalidTypeError, InvalidValueError
 from pfge.weights import unwrap
 
 _DROPPED = "_compiled_call_impl"  # a copy of a module does not have it
@@ -126,7 +127,7 @@ def _require_copyable(module: nn.Module) -> None:
         attributes = [(name, value) for name, value in vars(part).items() if name != _DROPPED]
         for name, value in [*attributes, *(("a forward hook", hook) for hook in hooks)]:
             if any(id(getattr(found, "__self__", found)) in own for found in _closed_over(value)):
-                raise ValueError(
+                raise InvalidValueError(
                     f"a model in use is copied, but {name} of {path or type(part).__name__} is a function "
                     "that refers to the model, so the copy would use its weights; let build_model return a "
                     "new model"
@@ -210,7 +211,7 @@ def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         case Mapping():
             return (), dict(batch)
         case [_, _, _, *_]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"a batch must be inputs, or inputs and targets, got {len(batch)} entries; pass "
                 "forward=lambda model, batch: model(batch[0], batch[1]) or the like, or, where it is an "
                 "argument, targets=, the index of the targets, to call the model with all other entries"
@@ -219,7 +220,7 @@ def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
             return tuple(first), {}
         case [first, *_]:
             return arguments_of(first)
-    raise TypeError(
+    raise InvalidTypeError(
         f"a batch must be a tensor, a dict of keyword arguments, or a tuple or list that begins with one, "
         f"got {type(batch).__name__}; pass forward=, a function of the model and the batch"
     )
@@ -241,7 +242,7 @@ def _require_keywords(model: nn.Module, batch: Mapping[str, Any]) -> None:
     by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     taken = [parameter.name for parameter in parameters if parameter.kind in by_name]
     if others := [name for name in batch if name not in taken]:
-        raise ValueError(
+        raise InvalidValueError(
             f"a dict batch must have the names that the model's forward takes, {', '.join(taken)}, got "
             f"{', '.join(map(str, others))} too; pass forward=, for example "
             f"lambda model, batch: model(batch[{next((n for n in batch if n in taken), 'x')!r}])"
@@ -255,7 +256,7 @@ def _require_places(model: nn.Module, arguments: tuple[Any, ...]) -> None:
     except ValueError:  # a scripted module does not say
         return
     except TypeError as error:
-        raise TypeError(
+        raise InvalidTypeError(
             f"a batch that begins with a tuple or list has the model's arguments there, got {len(arguments)} "
             f"that its forward does not take ({error}); pass a list of batches to predict_batches(), or "
             "pass forward=, a function of the model and the batch"
@@ -275,7 +276,7 @@ def repeat_batches(batches: Iterable[Batch]) -> Iterator[Batch]:
             empty = False
             yield batch
         if empty:
-            raise ValueError(
+            raise InvalidValueError(
                 "batches ended before the last iteration; pass a DataLoader, a list or an endless iterator"
             )
 
@@ -283,7 +284,7 @@ def repeat_batches(batches: Iterable[Batch]) -> Iterator[Batch]:
 def require_rereadable(batches: Iterable[Any], times: int) -> None:
     """Refuse an iterator where batches are read more than once."""
     if times > 1 and isinstance(batches, Iterator):
-        raise ValueError(
+        raise InvalidValueError(
             f"batches are read once for each of {times} members, got an iterator, which is read only once; "
             "pass a list or a DataLoader"
         )
@@ -302,7 +303,7 @@ def require_order_of_rows(batches: Iterable[Any]) -> None:
 
 def _refuse_shuffling(batches: Iterable[Any], needed: str) -> None:
     if isinstance(batches, DataLoader) and _shuffles(batches):
-        raise ValueError(
+        raise InvalidValueError(
             f"batches must come {needed}, got a DataLoader that shuffles; construct it with shuffle=False "
             "and without a random sampler"
         )
@@ -343,19 +344,21 @@ def targets_of(batch: Any, at: TargetsAt = None) -> Tensor:
         case {"labels": Tensor() as found}:
             pass
         case [_, _, _, *_] if has_entries(batch):
-            raise ValueError(
+            raise InvalidValueError(
                 f"a batch of {len(batch)} entries does not say which one is the targets; pass targets=, "
                 f"their index, such as {len(batch) - 1}, or a function of the batch"
             )
         case [_, Tensor() as found] if has_entries(batch):
             pass
         case _:
-            raise ValueError(
+            raise InvalidValueError(
                 "a batch must be a pair of inputs and a tensor of targets, or a dict with labels, got "
                 f"{_describe(batch)}; pass targets=, an index, a key or a function of the batch"
             )
     if not isinstance(found, Tensor):
-        raise ValueError(f"targets must be a tensor, got {type(found).__name__} at targets={_name_of(at)}")
+        raise InvalidValueError(
+            f"targets must be a tensor, got {type(found).__name__} at targets={_name_of(at)}"
+        )
     return found
 
 
@@ -387,11 +390,11 @@ def _require_place(batch: Any, at: TargetsAt) -> Any:
     if type(at) is int and has_entries(batch) and -len(batch) <= at < len(batch):
         return at % len(batch)
     if type(at) not in (int, str):
-        raise ValueError(
+        raise InvalidValueError(
             f"targets must be an index, a key or a function of the batch, got {type(at).__name__}; put a "
             "tensor of targets into the batches, as in [(inputs, targets)]"
         )
-    raise ValueError(
+    raise InvalidValueError(
         f"targets={at!r} must be an index into tuples or lists, or a key of dicts, got {_describe(batch)}"
     )
 

@@ -15,6 +15,7 @@ from pfge.calibration import (
     fit_pooling_weights,
     fit_shared_temperature,
 )
+from pfge.errors import InvalidTypeError, InvalidValueError
 from pfge.forward import TargetsAt, require_rereadable, require_same_order
 from pfge.tasks import Task
 from pfge.tasks.classification import require_classification, require_one_class
@@ -51,9 +52,9 @@ def predict_in_turn(
             parts.append(keep(predictions, batch, done))
             done += len(predictions)
         if not parts:
-            raise ValueError("predicting needs at least one batch, got none")
+            raise InvalidValueError("predicting needs at least one batch, got none")
         if done != (examples := examples or done):
-            raise ValueError(
+            raise InvalidValueError(
                 f"batches must give the same examples each time they are read, got {examples} and then "
                 f"{done} of them"
             )
@@ -93,13 +94,13 @@ def predict_in_chunks(
         del first, predict  # which the chunk's reader would otherwise keep alive
         yield chunk, members
     if not any_yet:
-        raise ValueError("predicting needs at least one batch, got none")
+        raise InvalidValueError("predicting needs at least one batch, got none")
 
 
 def _require_batches(batches: object) -> None:
     """Raise a TypeError if this is one batch, whose rows or names would be read as batches."""
     if isinstance(batches, Tensor | Mapping):
-        raise TypeError(
+        raise InvalidTypeError(
             f"batches must be a list of batches or a DataLoader, got one {type(batches).__name__}; pass "
             "[batch], or call predict(batch)"
         )
@@ -118,7 +119,7 @@ def _members_for(
 def _put_together(parts: Sequence[Tensor]) -> Tensor:
     for part in parts[1:]:
         if part.shape[1:] != parts[0].shape[1:]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"batches must have predictions of one shape to be put together, got {list(parts[0].shape)} "
                 f"and {list(part.shape)}; predict batches one by one, or score them with evaluate()"
             )
@@ -152,7 +153,7 @@ class MemberCalibration:
         self._by = by
         self._targets: dict[int, Tensor] = {}
         if not task.has_calibration:
-            raise ValueError(
+            raise InvalidValueError(
                 f"calibrating needs a task with a calibration, got {task}; leave it out, or pass a task that "
                 "has one, such as Regression()"
             )
@@ -165,7 +166,7 @@ class MemberCalibration:
             require_one_class(predictions, self._what)
         targets = self._task.targets_of(batch, self._targets_at)
         if not targets.ndim or len(targets) != len(predictions):
-            raise ValueError(
+            raise InvalidValueError(
                 f"each of {len(predictions)} examples has a target, got targets {list(targets.shape)}"
             )
         kept, self._targets[start] = self._task.calibration_sample(predictions, targets)

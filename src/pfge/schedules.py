@@ -18,6 +18,8 @@ from typing import Literal
 
 from torch.optim.lr_scheduler import LRScheduler
 
+from pfge.errors import InvalidTypeError, InvalidValueError
+
 __all__ = [
     "Constant",
     "CosineRestarts",
@@ -99,7 +101,7 @@ class Triangular:
         _require_cycle(self.cycle)
         _require_rates(self.low, self.high)
         if self.start not in ("low", "high"):
-            raise ValueError(f"start must be 'low' or 'high', got {self.start!r}")
+            raise InvalidValueError(f"start must be 'low' or 'high', got {self.start!r}")
 
     def __call__(self, iteration: int) -> float:
         """Return the rate at an iteration."""
@@ -176,7 +178,7 @@ class LinearDecay:
     def __post_init__(self) -> None:
         require_whole(iterations=self.iterations)
         if self.iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
+            raise InvalidValueError(f"iterations must be at least 1, got {self.iterations}")
         _require_rates(self.first, max(self.first, self.last))
         _require_rates(self.last, max(self.first, self.last))
 
@@ -204,11 +206,11 @@ class Joined:
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise ValueError("parts must hold at least one (schedule, iterations) pair, got none")
+            raise InvalidValueError("parts must hold at least one (schedule, iterations) pair, got none")
         for schedule, iterations in self.parts:
             require_whole(iterations=iterations)
             if iterations < 0:
-                raise ValueError(f"iterations must not be negative, got {iterations} for {schedule}")
+                raise InvalidValueError(f"iterations must not be negative, got {iterations} for {schedule}")
 
     def __call__(self, iteration: int) -> float:
         """Return the rate at an iteration."""
@@ -251,7 +253,9 @@ def require_schedule(schedule: Schedule | None) -> None:
         remedy = "pass schedule=None to keep it in your loop"
     else:
         remedy = "for example Constant(0.05)"
-    raise TypeError(f"schedule must be a function of the iteration, such as Triangular, got {kind}; {remedy}")
+    raise InvalidTypeError(
+        f"schedule must be a function of the iteration, such as Triangular, got {kind}; {remedy}"
+    )
 
 
 def require_whole(**counts: int) -> None:
@@ -260,7 +264,7 @@ def require_whole(**counts: int) -> None:
         try:
             index(count)  # integers of numpy are integers too
         except TypeError:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} must be a whole number of iterations, got {count!r}; round it to an int"
             ) from None
 
@@ -268,11 +272,11 @@ def require_whole(**counts: int) -> None:
 def _require_cycle(cycle: int) -> None:
     require_whole(cycle=cycle)
     if cycle < 1:
-        raise ValueError(f"cycle must be at least 1 iteration, got {cycle}")
+        raise InvalidValueError(f"cycle must be at least 1 iteration, got {cycle}")
 
 
 def _require_rates(low: float, high: float) -> None:
     if not 0 <= low <= high < float("inf"):
-        raise ValueError(
+        raise InvalidValueError(
             f"rates must satisfy 0 <= low <= high, got low={low} and high={high}; exchange or correct them"
         )

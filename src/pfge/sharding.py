@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
+from pfge.errors import InvalidValueError
+
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
@@ -85,19 +87,19 @@ def keep_parts_only(model: nn.Module) -> None:
 def require_known_split(model: nn.Module, optimizer: Optimizer) -> None:
     """Raise a ValueError where the weights or the updates are split in a way that is not known here."""
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-        raise ValueError(
+        raise InvalidValueError(
             "a Trajectory takes models of FSDP2, got one of FullyShardedDataParallel, which joins "
             "parameters; use torch.distributed.fsdp.fully_shard(model) instead"
         )
     zero_3 = any(hasattr(parameter, "ds_id") for parameter in model.parameters())
     if zero_3 or type(optimizer).__module__.startswith("deepspeed"):
-        raise ValueError(
+        raise InvalidValueError(
             f"a Trajectory cannot follow DeepSpeed{' with ZeRO-3' if zero_3 else ''}, which keeps weights of "
             "its own beside the model's; use DDP or torch.distributed.fsdp.fully_shard(model) instead"
         )
     # By its name, as it is imported by those alone who use it.
     if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(optimizer).__mro__):
-        raise ValueError(
+        raise InvalidValueError(
             "a Trajectory takes optimizers whose state it can clear at a restart, got "
             f"{type(optimizer).__name__}, which keeps it in another optimizer; use a torch optimizer as it "
             "is, or torch.distributed.fsdp.fully_shard(model), which splits its state as well"

@@ -21,6 +21,7 @@ from pfge.collectors.base import (
     require_own_weights,
     require_unused,
 )
+from pfge.errors import InvalidTypeError, InvalidValueError, MisuseError
 from pfge.forward import repeat_batches
 from pfge.schedules import Schedule, require_schedule
 from pfge.sharding import is_split, keep_parts_only, own_part, require_known_split, split_modules
@@ -125,7 +126,7 @@ def _rates_at_start(optimizer: Optimizer, *, is_scheduled: bool) -> list[float]:
     if any(group.get("lr") is None for group in optimizer.param_groups):  # it chooses its rates itself
         if not is_scheduled:
             return []
-        raise ValueError(
+        raise InvalidValueError(
             "a schedule needs an optimizer with a learning rate, got None; pass schedule=None to let the "
             "optimizer choose its rates"
         )
@@ -270,7 +271,7 @@ def _require_dense(named: list[tuple[str, Tensor]]) -> None:
     """Refuse sparse tensors, which have no memory that could be copied or averaged in place."""
     for name, tensor in named:
         if type(tensor) in (Tensor, nn.Parameter) and tensor.layout != torch.strided:
-            raise ValueError(
+            raise InvalidValueError(
                 f"a trajectory takes dense tensors only, got {name}, which is {tensor.layout}; register it "
                 "as a buffer with persistent=False"
             )
@@ -322,7 +323,7 @@ class StepWatch:
             self._unseen += self._steps
             self._misplaced += 1
             if self._misplaced > 1:  # an interruption leaves one
-                raise RuntimeError(
+                raise MisuseError(
                     f"each optimizer.step() must lie between before_update() and after_update(), but the "
                     f"last {self._unseen} did not, so nothing is collected; call before_update(), step() "
                     "and after_update() in this order"
@@ -337,7 +338,7 @@ class StepWatch:
             RuntimeError: There was a step without `before`, or there were too many calls without a step.
         """
         if self._steps and not self._is_open:
-            raise RuntimeError(
+            raise MisuseError(
                 "before_update() must come before each optimizer.step(), and was not called since the last "
                 "after_update(); call it there"
             )
@@ -375,11 +376,11 @@ class StepWatch:
             return
         called = f"after_update() was called {self._idle} times in a row without a step of the optimizer"
         if all(map(torch.equal, self._smallest(), self._sample)):
-            raise RuntimeError(
+            raise MisuseError(
                 f"{called}, so nothing is collected; call after_update() after the optimizer's step(); if "
                 "GradScaler skipped all of them, look for NaN or infinity in the gradients"
             )
-        raise RuntimeError(
+        raise MisuseError(
             f"{called}, although the weights change, so nothing is collected; give Trajectory the optimizer "
             "whose step() the loop calls, a new Trajectory if it was replaced, and call step() outside of "
             "CUDA graphs, which run no hooks"
@@ -402,7 +403,7 @@ def unwrap_optimizer(model: nn.Module, optimizer: Optimizer) -> Optimizer:
     require_known_split(model, optimizer)
     while not hasattr(optimizer, "_optimizer_step_post_hooks"):
         if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "optimizer"):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"optimizer must be a torch optimizer, got {type(optimizer).__name__}; pass the "
                 "torch.optim.Optimizer that updates the model"
             )
@@ -411,7 +412,7 @@ def unwrap_optimizer(model: nn.Module, optimizer: Optimizer) -> Optimizer:
     keep_parts_only(model)  # what a forward pass of FSDP2 has left whole is not what the optimizer has
     updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if not any(id(parameter) in updated for parameter in model.parameters()):
-        raise ValueError(
+        raise InvalidValueError(
             f"the optimizer must update parameters of the model, but the {type(optimizer).__name__} and the "
             f"{type(model).__name__} share none; construct it from model.parameters(), after anything that "
             "replaces them, as fully_shard does"
@@ -557,7 +558,7 @@ class Trajectory:
         collectors = as_collectors(collectors)
         steerers = [type(collector).__name__ for collector in collectors if collector.steers]
         if len(steerers) > 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"only one collector may steer a trajectory, got {' and '.join(steerers)}; "
                 "give each its own Trajectory"
             )
@@ -615,7 +616,7 @@ class Trajectory:
             RuntimeError: There was a step without `before_update()`, or no step for 20 calls in a row.
         """
         if not self._begun:
-            raise RuntimeError("before_update() must come before the first optimizer.step(); call it there")
+            raise MisuseError("before_update() must come before the first optimizer.step(); call it there")
         if not self._watch.after():
             return
         self.iteration += 1
@@ -668,7 +669,7 @@ class Trajectory:
         names = [str(collector) for collector in self.collectors]
         found = [name for name, _ in state["collectors"]]
         if names != found:
-            raise ValueError(
+            raise InvalidValueError(
                 f"a trajectory resumes with the collectors it had, {found}, got {names}; "
                 "construct the same ones"
             )

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from pfge.errors import InvalidValueError
 from pfge.forward import has_entries
 
 __all__ = ["View", "Views", "usual_views"]
@@ -52,7 +53,9 @@ class View:
 
     def __post_init__(self) -> None:
         if type(self.down) is not int or type(self.right) is not int or type(self.mirrored) is not bool:
-            raise ValueError(f"a view must be two whole numbers and whether it is mirrored, got {self}")
+            raise InvalidValueError(
+                f"a view must be two whole numbers and whether it is mirrored, got {self}"
+            )
 
     def of(self, pictures: Tensor, border: Sequence[float] = (0.0,)) -> Tensor:
         """Return pictures [N, C, H, W] as they are seen.
@@ -62,14 +65,18 @@ class View:
             border: What moves in at the edges, for each channel, or one number for all.
         """
         if not isinstance(pictures, Tensor) or pictures.ndim != 4 or not pictures.is_floating_point():
-            raise ValueError(f"views are of pictures [N, C, H, W], got {_describe(pictures)}; leave them out")
+            raise InvalidValueError(
+                f"views are of pictures [N, C, H, W], got {_describe(pictures)}; leave them out"
+            )
         _, channels, height, width = pictures.shape
         if len(border) not in (1, channels):
-            raise ValueError(
+            raise InvalidValueError(
                 f"border must have one number, or one for each of {channels} channels, got {border}"
             )
         if abs(self.down) >= height or abs(self.right) >= width:
-            raise ValueError(f"a view must leave a part of pictures of {height} x {width} pixels, got {self}")
+            raise InvalidValueError(
+                f"a view must leave a part of pictures of {height} x {width} pixels, got {self}"
+            )
         reach = max(abs(self.down), abs(self.right))
         if reach:
             top, left = reach - self.down, reach - self.right
@@ -124,7 +131,7 @@ class Views:
 
     def __post_init__(self) -> None:
         if not self.views:
-            raise ValueError(
+            raise InvalidValueError(
                 "views must be at least one, got none; take usual_views(4, shift=2, mirror=True)"
             )
         require_few_views(len(self.views))
@@ -132,7 +139,7 @@ class Views:
         if not self.border or not all(
             isinstance(c, float | int) and -largest <= c <= largest for c in self.border
         ):
-            raise ValueError(f"border must be finite numbers, got {self.border!r}")
+            raise InvalidValueError(f"border must be finite numbers, got {self.border!r}")
 
     def __len__(self) -> int:
         return len(self.views)
@@ -152,7 +159,7 @@ class Views:
 def require_few_views(count: int) -> None:
     """Raise a ValueError if there are too many views to be evaluated."""
     if count > MOST_VIEWS:
-        raise ValueError(f"views must be at most {MOST_VIEWS}, got {count:,}; each is a forward pass")
+        raise InvalidValueError(f"views must be at most {MOST_VIEWS}, got {count:,}; each is a forward pass")
 
 
 def usual_views(count: int, *, shift: int, mirror: bool, border: Sequence[float] = (0.0,)) -> Views:
@@ -174,7 +181,7 @@ def usual_views(count: int, *, shift: int, mirror: bool, border: Sequence[float]
         (10, 2)
     """
     if count < 1 or shift < 0:
-        raise ValueError(f"count must be at least 1 and shift at least 0, got {count} and {shift}")
+        raise InvalidValueError(f"count must be at least 1 and shift at least 0, got {count} and {shift}")
     moved = [(-shift, 0), (shift, 0), (0, -shift), (0, shift)] if shift else []
     mirrored = (False, True) if mirror else (False,)
     views = tuple(View(*place, flip) for place, flip in product([(0, 0), *moved], mirrored))
@@ -183,7 +190,7 @@ def usual_views(count: int, *, shift: int, mirror: bool, border: Sequence[float]
 
 def _log_probabilities(logits: Tensor) -> Tensor:
     if logits.ndim != 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"views are for one class for each picture, whose logits are [N, C], got {_describe(logits)}; "
             "leave them out"
         )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.weak import WeakIdKeyDictionary
 
+from pfge.errors import InvalidValueError
 from pfge.sharding import any_split, in_any_process, is_split, keep_parts_only, own_parts, split_like, whole
 
 _shared: Any = WeakIdKeyDictionary()  # tensors by identity, as long as something else holds them
@@ -422,7 +423,7 @@ def require_same_layout(first: Weights, second: Weights, first_name: str, second
         shown = [problem for kind in kinds for problem in sorted(kind)[:3]]
         left = sum(map(len, kinds)) - len(shown)
         more = f"; and {left} more" if left else ""
-        raise ValueError(
+        raise InvalidValueError(
             f"{first_name} and {second_name} must have the same tensors: {'; '.join(shown)}{more}; "
             "use weights of the same architecture"
         )
@@ -471,7 +472,7 @@ def require_wide(weights: Weights) -> None:
     """Refuse floating-point tensors of 8 bits, which cannot be added up, unless they are shared."""
     for name, tensor in without(weights, shared_part(weights)).items():
         if is_narrow(tensor):
-            raise ValueError(
+            raise InvalidValueError(
                 f"floating-point tensors of 8 bits cannot be averaged, got {name}, which is {tensor.dtype}; "
                 "make it a parameter that is frozen and finite, or a buffer with persistent=False"
             )

@@ -15,6 +15,7 @@ from pfge.calibration.temperatures import (
     log_probabilities,
     scale_probabilities,
 )
+from pfge.errors import InvalidValueError
 from pfge.metrics.scores import SMALLEST, require_probabilities, require_targets
 from pfge.rounding import is_lower
 
@@ -24,7 +25,7 @@ FOLDS = 5
 def require_members(members: Tensor, targets: Tensor, what: str) -> None:
     """Raise a ValueError unless there are members and examples enough to fit what is said."""
     if members.ndim != 3 or len(members) < 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"{what} are fitted to the predictions of at least two members, [K, N, C], got "
             f"{list(members.shape)}; one class for each example is needed"
         )
@@ -32,7 +33,7 @@ def require_members(members: Tensor, targets: Tensor, what: str) -> None:
         require_probabilities(member)
     require_targets(members[0], targets)
     if len(targets) < 2 * FOLDS:
-        raise ValueError(f"{what} are fitted on at least {2 * FOLDS} examples, got {len(targets)}")
+        raise InvalidValueError(f"{what} are fitted on at least {2 * FOLDS} examples, got {len(targets)}")
 
 
 def temperature_of(probabilities: Tensor, targets: Tensor) -> Temperature:

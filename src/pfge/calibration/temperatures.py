@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.metrics.gaussian_scores import require_gaussians
 from pfge.metrics.label_scores import require_labels
 from pfge.metrics.scores import require_probabilities, require_targets, smallest_of, smallest_rest_of
@@ -93,7 +94,7 @@ class Temperatures:
         """Raise a ValueError unless each of so many members has a temperature and a weight, or none has."""
         for what, given in (("temperature", self.members), ("weight", self.weights)):
             if given is not None and len(given) != count:
-                raise ValueError(f"each of {count} members has a {what}, got {len(given)} of them")
+                raise InvalidValueError(f"each of {count} members has a {what}, got {len(given)} of them")
 
     def of_last(self, count: int) -> "Temperatures":
         """Return the temperatures of the last members alone.
@@ -110,7 +111,7 @@ def require_temperatures(temperatures: Calibration) -> None:
     """Raise a ValueError unless each number of a calibration is positive and finite."""
     each = temperatures if isinstance(temperatures, tuple) else (temperatures,)
     if not each:
-        raise ValueError("temperatures of labels need at least one label, got none")
+        raise InvalidValueError("temperatures of labels need at least one label, got none")
     for temperature in each:
         require_temperature(temperature)
 
@@ -118,7 +119,7 @@ def require_temperatures(temperatures: Calibration) -> None:
 def require_weights(weights: tuple[float, ...]) -> None:
     """Raise a ValueError unless weights are above 0 and sum to one."""
     if not all(0 < weight <= 1 for weight in weights) or not math.isclose(sum(weights), 1, abs_tol=1e-6):
-        raise ValueError(
+        raise InvalidValueError(
             f"weights of members must be above 0 and sum to one, got {', '.join(map(str, weights))}; leave "
             "out members that do not count"
         )
@@ -132,9 +133,11 @@ def require_temperature(temperature: Calibration | Tensor) -> float | Tensor:
     if isinstance(temperature, Tensor):
         return temperature
     if isinstance(temperature, tuple):
-        raise ValueError(f"one temperature is needed, got {len(temperature)}; only labels have one each")
+        raise InvalidValueError(
+            f"one temperature is needed, got {len(temperature)}; only labels have one each"
+        )
     if not 0 < temperature <= sys.float_info.max:  # JSON has whole numbers beyond that
-        raise ValueError(f"a temperature must be positive and finite, got {temperature}")
+        raise InvalidValueError(f"a temperature must be positive and finite, got {temperature}")
     return temperature
 
 
@@ -216,7 +219,7 @@ def scale_label_probabilities(probabilities: Tensor, temperatures: Calibration |
         if temperatures == 1:
             return probabilities
         if isinstance(temperatures, tuple) and len(temperatures) != probabilities.shape[-1]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"each of {probabilities.shape[-1]} labels has a temperature, got {len(temperatures)} "
                 f"for predictions {list(probabilities.shape)}"
             )
@@ -278,7 +281,7 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> Temperature:
     """
     require_targets(logits, targets)
     if not bool(logits.isfinite().all()):
-        raise ValueError(
+        raise InvalidValueError(
             "logits must be finite, got NaN or infinite ones; take those of probabilities from "
             "log_probabilities()"
         )
@@ -333,7 +336,9 @@ def fit_label_temperatures(probabilities: Tensor, targets: Tensor) -> tuple[floa
     # sigmoid(z) is the softmax of (z, 0), and z is the gap from the target's logit where the target is 0.
     signed = logit(probabilities.detach().cpu(), torch.float64) * (1 - 2 * targets.cpu().double())
     if not bool(signed.isfinite().all()):
-        raise ValueError(f"probabilities {list(probabilities.shape)} must be from 0 to 1, got NaN or others")
+        raise InvalidValueError(
+            f"probabilities {list(probabilities.shape)} must be from 0 to 1, got NaN or others"
+        )
     fitted, reasons = [], {}
     for label, gaps in enumerate(signed.unbind(dim=1)):
         try:

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from pfge.calibration import UNSCALED, Temperatures
 from pfge.cascade.fitted_to import require_fitted_to
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt
 from pfge.storage.files import StorageError, json_text, read_json_object, write_json
 from pfge.tasks import Classification, Pool
@@ -78,17 +79,17 @@ class Cascade:
 
     def __post_init__(self) -> None:
         if not self.order or sorted(self.order) != list(range(len(self.order))):
-            raise ValueError(f"order must name each member, from 0 on, once, got {list(self.order)}")
+            raise InvalidValueError(f"order must name each member, from 0 on, once, got {list(self.order)}")
         if len(self.thresholds) != len(self.order) - 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"threshold must be one number, or {len(self.order) - 1} for {len(self.order)} members, got "
                 f"{len(self.thresholds)}"
             )
         given = self.threshold if isinstance(self.threshold, Sequence) else [self.threshold]
         if not all(threshold > 0 for threshold in given):
-            raise ValueError(f"threshold must be above 0, got {self.threshold}")
+            raise InvalidValueError(f"threshold must be above 0, got {self.threshold}")
         if self.rule not in RULES:
-            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
+            raise InvalidValueError(f"rule must be one of {', '.join(RULES)}, got {self.rule!r}")
 
     @property
     def thresholds(self) -> tuple[float, ...]:
@@ -113,7 +114,9 @@ class Cascade:
         """
         require_classification(ensemble.task, "a cascade")
         if len(ensemble) != len(self.order):
-            raise ValueError(f"this cascade is of {len(self.order)} members, got {len(ensemble)} of them")
+            raise InvalidValueError(
+                f"this cascade is of {len(self.order)} members, got {len(ensemble)} of them"
+            )
         require_fitted_to(ensemble, self.members, self.temperatures)
         stopped: list[tuple[Tensor, Tensor, Tensor]] = []
         predict = ensemble._predictor(self.order[0], targets=targets)
@@ -129,7 +132,7 @@ class Cascade:
             group = _Waiting(rows, batch, pool, found.argmax(dim=1))
             waiting += self._settle(group, 1, ensemble, stopped)
         if not examples:
-            raise ValueError("predicting needs at least one batch, got none")
+            raise InvalidValueError("predicting needs at least one batch, got none")
         for asked, member in enumerate(self.order[1:], 2):
             if not waiting:
                 break

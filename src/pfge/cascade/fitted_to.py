@@ -5,6 +5,7 @@ import json
 
 from pfge.calibration import Temperatures
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 
 
 def temperatures_digest(temperatures: Temperatures, members: int) -> str:
@@ -19,7 +20,7 @@ def temperatures_digest(temperatures: Temperatures, members: int) -> str:
 def require_fitted_to(ensemble: Ensemble, members: str | None, temperatures: str | None) -> None:
     """Raise a ValueError unless an ensemble has the digests of a cascade; None is not compared."""
     if members is not None and members != ensemble.digest:
-        raise ValueError(
+        raise InvalidValueError(
             f"this cascade was fitted to members with the digest {members[:16]}, got an ensemble "
             f"with {ensemble.digest[:16]}; fit a cascade to this ensemble"
         )
@@ -27,7 +28,7 @@ def require_fitted_to(ensemble: Ensemble, members: str | None, temperatures: str
         return
     found = temperatures_digest(ensemble.temperatures, len(ensemble))
     if temperatures != found:
-        raise ValueError(
+        raise InvalidValueError(
             f"this cascade was fitted at temperatures with the digest {temperatures[:16]}, got an ensemble "
             f"with {found[:16]}, {ensemble.temperatures}; fit a cascade to this ensemble"
         )

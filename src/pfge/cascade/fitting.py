@@ -13,6 +13,7 @@ from pfge.calibration import UNSCALED, Temperatures
 from pfge.cascade.cascade import NEVER, RULES, Cascade
 from pfge.cascade.fitted_to import temperatures_digest
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt
 from pfge.member_predictions import predict_in_turn
 from pfge.metrics.scores import Scores, negative_log_likelihood, score_examples
@@ -137,10 +138,12 @@ def fit_to_answers(
 def require_a_loss(max_accuracy_loss: float | None, max_nll_increase: float | None) -> None:
     """Raise a ValueError unless there is a loss that a cascade can be fitted to."""
     if max_accuracy_loss is None and max_nll_increase is None:
-        raise ValueError("a cascade is fitted to a loss; pass max_accuracy_loss, max_nll_increase or both")
+        raise InvalidValueError(
+            "a cascade is fitted to a loss; pass max_accuracy_loss, max_nll_increase or both"
+        )
     for name, most in (("max_accuracy_loss", max_accuracy_loss), ("max_nll_increase", max_nll_increase)):
         if most is not None and not most >= 0:
-            raise ValueError(f"{name} must be at least 0, got {most}")
+            raise InvalidValueError(f"{name} must be at least 0, got {most}")
 
 
 def _orders(answers: Tensor, targets: Tensor) -> list[list[int]]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfge.errors import InvalidValueError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -225,7 +227,7 @@ def written_file(options: argparse.Namespace, name: str) -> Path:
     """
     out: Path = options.out or options.ensemble / name
     if options.out and (out.is_dir() or not out.parent.is_dir()):
-        raise ValueError(
+        raise InvalidValueError(
             f"--out must be a file in a folder that exists, got {out}; make the folder, or give another file"
         )
     return out

@@ -14,6 +14,7 @@ from pfge.cli.arguments import (
     members_in_words,
     open_session_of,
 )
+from pfge.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from pfge.compression.compress import Target
@@ -125,12 +126,12 @@ def run(options: argparse.Namespace) -> int:
 
     out: Path = options.out
     if options.ensemble.resolve() == out.resolve():
-        raise ValueError(f"OUT and ENSEMBLE must be different folders, got {out} for both")
+        raise InvalidValueError(f"OUT and ENSEMBLE must be different folders, got {out} for both")
     target, settings = _target(options), _settings(options)
     place = out.resolve()  # the current folder, ".", has no name
     checkpoint = place.with_name(place.name + ".distil.checkpoint")
     if options.distil is not None and options.distil < 1:
-        raise ValueError(f"--distil must be at least 1 iteration, got {options.distil}")
+        raise InvalidValueError(f"--distil must be at least 1 iteration, got {options.distil}")
     distillation = Distillation(iterations=options.distil or 1, checkpoint=checkpoint)
     prepare_for_overwrite(out)  # before any long work
     session = _open_session(options)
@@ -174,11 +175,11 @@ def _target(options: argparse.Namespace) -> "Target":
     given = [[name for name in way if getattr(options, name) is not None] for way in ways]
     if len(named := [names[0] for names in given if names]) > 1:
         flags = " and ".join("--" + name.replace("_", "-") for name in named)
-        raise ValueError(f"bits must be chosen by one option, got {flags}; leave out all but one")
+        raise InvalidValueError(f"bits must be chosen by one option, got {flags}; leave out all but one")
     if options.delta_bits is not None and not 1 <= options.delta_bits <= 8:
-        raise ValueError(f"--delta-bits must be 1 to 8, got {options.delta_bits}")
+        raise InvalidValueError(f"--delta-bits must be 1 to 8, got {options.delta_bits}")
     if options.files and options.budget is None:
-        raise ValueError(
+        raise InvalidValueError(
             "--files says what --budget counts, which is missing; add it, such as --budget 700kB"
         )
     if options.budget is not None:

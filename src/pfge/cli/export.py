@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pfge.cli.arguments import WHERE_FROM, add_ensemble_arguments, members_in_words
 from pfge.cli.compress import parse_bytes
 from pfge.cli.predict import open_deployed
+from pfge.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.weights import count_bytes
 
     if options.format == "torch" and (options.form or options.memory):
-        raise ValueError("--form and --memory are of ONNX files, got --format torch; leave them out")
+        raise InvalidValueError("--form and --memory are of ONNX files, got --format torch; leave them out")
     _require_file(options.out, options.format)  # before the long work starts
     deployed = open_deployed(options, EXAMPLES)
     ensemble, example = deployed.ensemble, deployed.example
@@ -93,12 +94,12 @@ def run(options: argparse.Namespace) -> int:
 def _require_file(out: Path, written: str) -> None:
     """Refuse a file that cannot be written, or that has the name of the other format."""
     if out.is_dir() or not out.parent.is_dir():
-        raise ValueError(
+        raise InvalidValueError(
             f"OUT must be a file in a folder that exists, got {out}; make the folder, or give another file"
         )
     for other, suffix in SUFFIXES.items():
         if other != written and out.suffix.lower() == suffix:
-            raise ValueError(
+            raise InvalidValueError(
                 f"OUT must not end in {suffix} with --format {written}, got {out}; give --format {other}, or "
                 f"a name that ends in {SUFFIXES[written]}"
             )

@@ -35,6 +35,7 @@ from pfge.cli import (
     views,
 )
 from pfge.cli.missing_extra import find_extra
+from pfge.errors import PfgeError
 from pfge.reports.printable import printable
 
 # Each is a module with HELP, DESCRIPTION, add_arguments and run, named as its command.
@@ -80,7 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(subparser)
         flags = {a.dest: a.option_strings[-1] for a in subparser._actions if a.option_strings}
         subparser.set_defaults(run=command.run, prog=subparser.prog, flags=flags)
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if any("\0" in text for text in given):  # in no path or name; a shell cannot pass one, a program can
+        parser.error("arguments must not contain null characters; leave them out")
+    options = parser.parse_args(given)
     if options.completion:
         return _print_completion(parser, options.completion)
     if options.run is None:
@@ -97,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # error again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, OSError) as error:
+    except (PfgeError, OSError) as error:
         if options.traceback:
             raise
         message = name_options(" ".join(str(error).splitlines()), _flags_for(options))

@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from pfge.cli.compress import parse_bytes
+from pfge.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from pfge.methods import Setting
@@ -89,9 +90,9 @@ def _setting(options: argparse.Namespace) -> "Setting":
     from pfge.lab.planner import planned_methods
 
     if options.batch_size < 1:
-        raise ValueError(f"--batch-size must be at least 1, got {options.batch_size}")
+        raise InvalidValueError(f"--batch-size must be at least 1, got {options.batch_size}")
     if options.images < options.batch_size:
-        raise ValueError(
+        raise InvalidValueError(
             f"--images must be at least the --batch-size of {options.batch_size}, got {options.images}"
         )
     settings = EnsembleSettings(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfge.cli.arguments import WHERE_FROM, add_ensemble_arguments, load_experiment_of, open_session_of
+from pfge.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -135,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
     from pfge.reports.printable import printable, printable_json
 
     if options.top is not None and options.top < 1:
-        raise ValueError(f"--top must be at least 1, got {options.top}")
+        raise InvalidValueError(f"--top must be at least 1, got {options.top}")
     deployed = open_deployed(options, 1)
     inputs, names, failed = [], [], 0
     for path in options.images:
@@ -172,7 +173,7 @@ def _read(deployed: "DeployedEnsemble", path: Path) -> "list[Tensor]":
 
     shape = deployed.usage.input_shape
     if shape is None:
-        raise ValueError(
+        raise InvalidValueError(
             f"pfge predict reads pictures and arrays, but inputs of this data are "
             f"{type(deployed.example).__name__}; predict them in Python, by Ensemble.load"
         )

@@ -5,6 +5,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfge.errors import InvalidValueError
+
 if TYPE_CHECKING:
     from pfge.reports.run import Run
     from pfge.reports.tables.table import Table
@@ -59,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
     for name in ("table", "columns"):
         if getattr(options, name) not in (None, LIST) and options.format == "html":
-            raise ValueError(
+            raise InvalidValueError(
                 f"--{name} chooses among printed tables; give --format markdown, latex or csv too"
             )
     runs = [Run(folder) for folder in options.folders]
@@ -102,14 +104,16 @@ def _choose(
     chosen = [(heading, table) for heading, table in headed if wanted in (None, table.key)]
     if not chosen:
         names = ", ".join(dict.fromkeys(table.key for _, table in headed))
-        raise ValueError(f"--table must be one of {names}, got {wanted!r}")
+        raise InvalidValueError(f"--table must be one of {names}, got {wanted!r}")
     if columns is None:
         return chosen
     begins = [name.strip() for name in columns.split(",")]
     for name in begins:
         if not any(table.only([name]) for _, table in chosen):
             known = dict.fromkeys(c.name or c.head for _, table in chosen for c in table.columns[1:])
-            raise ValueError(f"--columns must begin as some of these do: {'; '.join(known)}; got {name!r}")
+            raise InvalidValueError(
+                f"--columns must begin as some of these do: {'; '.join(known)}; got {name!r}"
+            )
     return [(heading, kept) for heading, table in chosen if (kept := table.only(begins))]
 
 
@@ -121,7 +125,7 @@ def _write_tables(chosen: "list[tuple[str, Table]]", kind: str, out: Path | None
     if kind == "csv" and len(chosen) > 1:
         if out is None or out.is_file() or out.suffix == ".csv":
             keys = ", ".join(dict.fromkeys(table.key for _, table in chosen))
-            raise ValueError(
+            raise InvalidValueError(
                 f"a CSV file has one table, and there are {len(chosen)} ({keys}); choose one by --table, or "
                 f"give a folder as --out, got {out or 'none'}"
             )
@@ -152,7 +156,7 @@ def _draw(runs: "list[Run]", folder: Path) -> None:
     try:
         from pfge.reports.figures.plots import save_figures
     except ImportError as error:
-        raise ValueError(str(error)) from None
+        raise InvalidValueError(str(error)) from None
     for number, run in enumerate(runs, 1):
         prefix = f"run-{number}-" if len(runs) > 1 else ""
         for file in save_figures(report_figures(run), folder, prefix):

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from pfge.cli.arguments import WHERE_FROM, add_ensemble_arguments, in_words, open_session_of
+from pfge.errors import InvalidValueError
 
 HELP = "write a copy of an ensemble that sees each picture in several views"
 DESCRIPTION = f"""
@@ -34,15 +35,17 @@ def run(options: argparse.Namespace) -> int:
 
     out: Path = options.out
     if options.ensemble.resolve() == out.resolve():
-        raise ValueError(f"OUT and ENSEMBLE must be different folders, got {out} for both")
+        raise InvalidValueError(f"OUT and ENSEMBLE must be different folders, got {out} for both")
     if options.count < 2:
-        raise ValueError(f"--count must be at least 2, as a single view is the picture, got {options.count}")
+        raise InvalidValueError(
+            f"--count must be at least 2, as a single view is the picture, got {options.count}"
+        )
     prepare_for_overwrite(out)  # before any long work
     session = open_session_of(options)
     session.require_one_class("a mean over views")
     views = views_in(session, options.count, "a mean over views")
     if len(views) < 2:
-        raise ValueError(
+        raise InvalidValueError(
             "views are those of training, so data.crop_padding must be above 0 or data.flip true, got 0 and "
             "false; set one, for example by --set data.flip=true"
         )

@@ -8,6 +8,7 @@ import torch
 
 from pfge.averages import Move
 from pfge.collectors.base import Collector, require_cycle
+from pfge.errors import InvalidValueError, MisuseError
 from pfge.schedules import require_whole
 from pfge.weights import Weights, accumulator, describe_weights, keep_weights, shared_part, without
 
@@ -145,7 +146,7 @@ class OneMean(Collector):
     def take(self, iteration: int, weights: Weights) -> None:
         """Let the weights join the mean."""
         if self._mean is None:
-            raise RuntimeError(f"{self} must begin before it observes; call begin(weights) first")
+            raise MisuseError(f"{self} must begin before it observes; call begin(weights) first")
         self.update(self._mean, weights)
         self._last = iteration
 
@@ -160,7 +161,9 @@ class OneMean(Collector):
             ValueError: Nothing was averaged yet, so that the mean would be the start point.
         """
         if self._mean is None or self._last is None:
-            raise ValueError(f"{self} has averaged nothing yet; train on until an iteration that is due")
+            raise InvalidValueError(
+                f"{self} has averaged nothing yet; train on until an iteration that is due"
+            )
         return [keep_weights(self._mean.weights())]
 
     @property
@@ -257,10 +260,10 @@ class EMA(OneMean):
 
     def __init__(self, decay: float, *, every: int = 1):
         if not 0 <= decay < 1:
-            raise ValueError(f"decay must be at least 0 and below 1, got {decay}; 0.999 is usual")
+            raise InvalidValueError(f"decay must be at least 0 and below 1, got {decay}; 0.999 is usual")
         require_whole(every=every)
         if every < 1:
-            raise ValueError(f"every must be at least 1 iteration, got {every}")
+            raise InvalidValueError(f"every must be at least 1 iteration, got {every}")
         super().__init__(average_start=True)
         self.decay = decay
         self.every = every

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge.batch_norm import FrozenLayers, refresh_batch_norm
+from pfge.errors import InvalidTypeError, InvalidValueError, MisuseError
 from pfge.forward import keep_modes
 from pfge.schedules import require_whole
 from pfge.sharding import keep_parts_only
@@ -62,7 +63,7 @@ def apply_weights(
 def require_own_weights(model: nn.Module) -> None:
     """Refuse a model that holds other weights, which would be lost, averaged or mistaken for its own."""
     if unwrap(model) in _holding:
-        raise RuntimeError(
+        raise MisuseError(
             "the model holds the weights of an applied() block; leave the block before another applied() or "
             "an update"
         )
@@ -238,7 +239,9 @@ class Collector(ABC):
         """
         members = self.members()
         if not len(members):
-            raise ValueError(f"{self} has collected nothing yet; train on until an iteration that is due")
+            raise InvalidValueError(
+                f"{self} has collected nothing yet; train on until an iteration that is due"
+            )
         return members[-1]
 
     def applied(
@@ -312,7 +315,7 @@ class Collector(ABC):
 def require_finite(collector: Collector, iteration: int, non_finite: str | None) -> None:
     """Raise a ValueError if a tensor was found that is not finite; it is named by `non_finite`."""
     if non_finite is not None:
-        raise ValueError(
+        raise InvalidValueError(
             f"{collector} collects finite weights only, but {non_finite} holds NaN or infinity at iteration "
             f"{iteration}; lower the learning rate, or resume from an earlier checkpoint"
         )
@@ -329,7 +332,7 @@ def as_collectors(collectors: Sequence[Collector] | Collector) -> tuple[Collecto
     found = tuple(collectors) if isinstance(collectors, Iterable) else (collectors,)
     for collector in found:
         if not isinstance(collector, Collector):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"collectors must be collectors, as in [SWA(cycle=4)], got {collector!r}; pass what a "
                 "collector's constructor returns"
             )
@@ -346,7 +349,7 @@ def require_unused(collectors: Iterable[Collector]) -> None:
     """Raise a ValueError if a collector has collected something, which another `begin` would discard."""
     for collector in collectors:
         if len(collector.iterations) or collector.unfinished():
-            raise ValueError(
+            raise InvalidValueError(
                 f"a collector follows one training, and {collector} has collected in another, which would be "
                 "lost; construct a new collector for each training, or resume with load_state_dict()"
             )
@@ -356,6 +359,6 @@ def require_cycle(cycle: int, phase: int) -> None:
     """Raise a ValueError unless `phase` is a place in a `cycle` of at least one iteration."""
     require_whole(cycle=cycle, phase=phase)
     if cycle < 1:
-        raise ValueError(f"cycle must be at least 1 iteration, got {cycle}")
+        raise InvalidValueError(f"cycle must be at least 1 iteration, got {cycle}")
     if not 0 <= phase < cycle:
-        raise ValueError(f"phase must be from 0 to cycle - 1 = {cycle - 1}, got {phase}")
+        raise InvalidValueError(f"phase must be from 0 to cycle - 1 = {cycle - 1}, got {phase}")

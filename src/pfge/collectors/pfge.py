@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, Restart, constructor_call, require_cycle
 from pfge.collectors.stores import Store, open_store
+from pfge.errors import InvalidValueError, MisuseError
 from pfge.schedules import require_whole
 from pfge.weights import Weights, keep_weights
 
@@ -118,7 +119,7 @@ class PFGE(Collector):
     def take(self, iteration: int, weights: Weights) -> Restart | None:
         """Average the weights at the end of a cycle; at the end of a period record the mean and go there."""
         if self._mean is None:
-            raise RuntimeError(f"{self} must begin before it observes; call begin(weights) first")
+            raise MisuseError(f"{self} must begin before it observes; call begin(weights) first")
         if self._is_averaged(iteration):  # lines 5-7: w_SWA = (w_SWA * (j/c) + w) / (j/c + 1)
             self._mean.add(weights)
         if iteration % self.period:  # line 8
@@ -187,15 +188,15 @@ class PFGE(Collector):
     def _require_period(self) -> None:
         require_whole(period=self.period)
         if self.period < 1:
-            raise ValueError(f"period must be at least 1 iteration, got {self.period}")
+            raise InvalidValueError(f"period must be at least 1 iteration, got {self.period}")
         averaged = self._averaged()
         if not averaged:
-            raise ValueError(
+            raise InvalidValueError(
                 f"period must reach the first averaged point, at {self.phase or self.cycle} iterations "
                 f"with cycle={self.cycle} and phase={self.phase}, got period={self.period}"
             )
         if not self.cycles_restart and self.period < self.cycle:
-            raise ValueError(
+            raise InvalidValueError(
                 f"period must be at least cycle={self.cycle} where cycles go on over restarts, or some "
                 f"periods average nothing, got period={self.period}"
             )

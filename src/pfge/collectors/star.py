@@ -7,6 +7,7 @@ from typing import Any
 from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, Restart
 from pfge.collectors.stores import Store, open_store
+from pfge.errors import InvalidValueError, MisuseError
 from pfge.schedules import require_whole
 from pfge.sharding import any_split, is_split, split_like
 from pfge.weights import Weights, keep_weights, without
@@ -61,9 +62,9 @@ class Star(Collector):
     ):
         require_whole(period=period, tail=tail)
         if period < 1:
-            raise ValueError(f"period must be at least 1 iteration, got {period}")
+            raise InvalidValueError(f"period must be at least 1 iteration, got {period}")
         if not 1 <= tail <= period:
-            raise ValueError(f"tail must be from 1 to all {period} iterations of a period, got {tail}")
+            raise InvalidValueError(f"tail must be from 1 to all {period} iterations of a period, got {tail}")
         self.period = period
         self.tail = tail
         self.averages = tail > 1
@@ -85,7 +86,7 @@ class Star(Collector):
     def take(self, iteration: int, weights: Weights) -> Restart | None:
         """Average the weights; at the end of a period record the mean and go back to the start."""
         if self._mean is None or self._start is None:
-            raise RuntimeError(f"{self} must begin before it observes; call begin(weights) first")
+            raise MisuseError(f"{self} must begin before it observes; call begin(weights) first")
         self._mean.add(weights)
         if iteration % self.period:
             return None
@@ -138,7 +139,7 @@ class Star(Collector):
             ValueError: The state has no start point, which every period needs.
         """
         if state.get("start") is None and state["mean"] is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self} restarts from its start point, which this state has lost; begin the run again"
             )
         self._store.load_state_dict(state["members"])

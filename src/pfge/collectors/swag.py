@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pfge.collectors.averaging import RunningMean
 from pfge.collectors.base import Collector, constructor_call, require_cycle
+from pfge.errors import InvalidValueError, MisuseError
 from pfge.sharding import any_split, split_like, whole
 from pfge.storage.ensemble_folder import LazyMembers
 from pfge.weights import Weights, accumulator, copy_weights, is_averaged, keep_weights, shared_part, without
@@ -71,7 +72,7 @@ class SWAG(Collector):
         require_cycle(cycle, phase)
         for name, value, least in (("rank", rank, 0), ("samples", samples, 1), ("scale", scale, 0)):
             if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+                raise InvalidValueError(f"{name} must be at least {least}, got {value}")
         self.cycle = cycle
         self.phase = phase
         self.rank = rank
@@ -105,7 +106,7 @@ class SWAG(Collector):
     def take(self, iteration: int, weights: Weights) -> None:  # noqa: ARG002
         """Count the weights as a point of the Gaussian."""
         if self._mean is None:
-            raise RuntimeError(f"{self} must begin before it observes; call begin(weights) first")
+            raise MisuseError(f"{self} must begin before it observes; call begin(weights) first")
         self._mean.add(weights)
         self._start_squares(self._mean, weights)
         count, mean = self._mean.count, self._mean.wide()
@@ -129,7 +130,7 @@ class SWAG(Collector):
         """
         if self._mean is None or self._mean.count < 2:
             points = self._mean.count if self._mean else 0
-            raise ValueError(f"{self} needs 2 points or more to sample from, has {points}; train on")
+            raise InvalidValueError(f"{self} needs 2 points or more to sample from, has {points}; train on")
         return LazyMembers(self.samples, self._put_together()._sample)
 
     def mean_so_far(self) -> Weights:
@@ -139,7 +140,9 @@ class SWAG(Collector):
             ValueError: There is no point yet.
         """
         if self._mean is None or not self._mean.count:
-            raise ValueError(f"{self} has collected nothing yet; train on until an iteration that is due")
+            raise InvalidValueError(
+                f"{self} has collected nothing yet; train on until an iteration that is due"
+            )
         return keep_weights(self._mean.weights())
 
     def _put_together(self) -> "SWAG":
@@ -154,7 +157,7 @@ class SWAG(Collector):
 
     def _sample(self, index: int) -> Weights:
         if self._mean is None:
-            raise RuntimeError(f"{self} must begin before it is sampled")
+            raise MisuseError(f"{self} must begin before it is sampled")
         sample = keep_weights(self._mean.weights())
         mean = self._mean.wide()
         columns = len(self._deviations)

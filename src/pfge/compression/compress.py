@@ -14,6 +14,7 @@ from pfge.compression.distillation import USUAL_DISTILLATION, Distillation, Dist
 from pfge.compression.quality import Judge, Quality, measure_sensitivity
 from pfge.compression.rate_distortion import Choices, Ladder, Plan
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidTypeError, InvalidValueError
 from pfge.forward import TargetsAt, without_targets
 from pfge.packed import PackedMembers
 from pfge.packed.encode import (
@@ -97,10 +98,10 @@ class MaxLoss:
 
     def __post_init__(self) -> None:
         if self.kl is None and self.nll_increase is None:
-            raise ValueError("MaxLoss needs a loss, got none; give kl, nll_increase or both")
+            raise InvalidValueError("MaxLoss needs a loss, got none; give kl, nll_increase or both")
         for name, most in (("kl", self.kl), ("nll_increase", self.nll_increase)):
             if most is not None and not most > 0:
-                raise ValueError(f"{name} must be above 0, got {most}")
+                raise InvalidValueError(f"{name} must be above 0, got {most}")
 
     def allows(self, quality: Quality) -> bool:
         """Return whether a compressed ensemble has lost no more."""
@@ -306,7 +307,7 @@ def compress(
     """
     trains = refresh is not None or distil is not None
     if validation is None and (isinstance(target, MaxLoss) or trains):
-        raise ValueError("MaxLoss, refresh and distil need validation data; pass validation=batches")
+        raise InvalidValueError("MaxLoss, refresh and distil need validation data; pass validation=batches")
     if isinstance(target, Bits) and settings is None:
         settings = USUAL_SETTINGS
     narrow = {
@@ -435,7 +436,7 @@ class _Attempts:
                 return self.best_within(target, judge)
             case MaxLoss() if judge is not None:
                 return self.smallest_with(target, judge)
-        raise TypeError(f"target must be Bits, Budget or MaxLoss, got {target!r}; for example Bits(3)")
+        raise InvalidTypeError(f"target must be Bits, Budget or MaxLoss, got {target!r}; for example Bits(3)")
 
     def best_within(self, budget: Budget, judge: Judge | None) -> Ensemble:
         ladder = self.ladder()
@@ -455,7 +456,7 @@ class _Attempts:
         elif budget.bytes >= least:
             plan = ladder.within(budget.bytes)
         if plan is None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"budget must be at least {least} bytes, which {self._describe(ladder.at(0))} take, got "
                 f"{budget.bytes}; raise it, or lower one of those or the number of members"
             )
@@ -472,7 +473,7 @@ class _Attempts:
             return target.allows(found[1])
 
         if self.ladder().weighted(self.sensitivity(judge)).lowest_that(serves) is None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{target} cannot be met: 8 bits everywhere have {seen[0][1]}; allow more, or raise "
                 "base_bits or small_bits"
             )
@@ -501,7 +502,7 @@ def _loss(found: tuple[Ensemble, Quality]) -> float:
 def _finite(found: tuple[Ensemble, Quality]) -> Ensemble:
     """Return the best ensemble that was found, refusing one that does not predict numbers."""
     if not isfinite(found[1].kl):
-        raise ValueError(
+        raise InvalidValueError(
             f"the KL on the validation batches must be finite, got {found[1].kl} for every plan that was "
             "tried; give more bits or bytes, or check that the original ensemble predicts finite numbers on "
             "these batches"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt, repeat_batches, require_rereadable, run_model, without_targets
 from pfge.packed import PackedMembers, PackedTensor, Quantized
 from pfge.packed.codes import STEP_TYPE, centered_codes, spread_steps
@@ -146,7 +147,7 @@ Trained = dict[str, Tensor]
 """What training found for one member: steps of deltas, factors of components, numbers of small tensors."""
 
 
-class DistillationError(ValueError):
+class DistillationError(InvalidValueError):
     """Training that diverged; the packed members are left as they were."""
 
 
@@ -178,9 +179,9 @@ class Distillation:
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
+            raise InvalidValueError(f"iterations must be at least 1, got {self.iterations}")
         if not (isfinite(self.rate) and self.rate > 0):
-            raise ValueError(f"rate must be above 0 and finite, got {self.rate}")
+            raise InvalidValueError(f"rate must be above 0 and finite, got {self.rate}")
 
     def rate_at(self, iteration: int) -> float:
         """Return the learning rate of an iteration, counted from 0."""
@@ -228,7 +229,9 @@ def distil(
         (True, True)
     """
     if not isinstance(packed.members, PackedMembers):
-        raise ValueError("distillation needs packed members, and these are not; compress the ensemble first")
+        raise InvalidValueError(
+            "distillation needs packed members, and these are not; compress the ensemble first"
+        )
     require_rereadable(batches, len(packed))
     progress = _Progress(settings, packed)
     total = settings.iterations * len(packed)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pfge.errors import InvalidValueError
 from pfge.weights import (
     Weights,
     canonical_name,
@@ -51,7 +52,7 @@ def require_values(model: nn.Module, weights: Weights) -> None:
     live = view_weights(model)
     for name, tensor in weights.items():
         if not torch.equal(live[name], tensor.to(live[name].device)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"a forward pass must leave the model's parameters as they are, but it changed {name}; "
                 "change it in the training loop, or make it a buffer"
             )
@@ -112,10 +113,10 @@ class Curve(ABC):
         self, start: Weights, end: Weights, bends: int = 1, *, trained: Collection[str] | None = None
     ):
         if bends < 0:
-            raise ValueError(f"bends must be at least 0, got {bends}")
+            raise InvalidValueError(f"bends must be at least 0, got {bends}")
         require_same_layout(start, end, "the start", "the end")
         if trained is not None and (strangers := sorted(set(trained) - start.keys())):
-            raise ValueError(f"trained must name tensors of the ends, got {strangers[0]!r}")
+            raise InvalidValueError(f"trained must name tensors of the ends, got {strangers[0]!r}")
         # clone keeps the memory order, on which the speed of a model depends
         self.start = {name: tensor.detach().clone() for name, tensor in start.items()}
         self.end = {name: tensor.detach().clone() for name, tensor in end.items()}
@@ -125,7 +126,7 @@ class Curve(ABC):
             if is_averaged(tensor) and (trained is None or name in trained)
         ]
         if not self.names:
-            raise ValueError("a curve needs one floating-point tensor that is trained, got none")
+            raise InvalidValueError("a curve needs one floating-point tensor that is trained, got none")
         on_curve = set(self.names)
         self._untrained = [
             {name: tensor for name, tensor in weights.items() if name not in on_curve}
@@ -189,7 +190,9 @@ class Curve(ABC):
         kind = type(self).__name__
         found = f"{state['kind']} with {len(state['bends'])} bends"
         if found != (wanted := f"{kind} with {len(self.bends)} bends"):
-            raise ValueError(f"this curve is a {wanted}, got the state of a {found}; construct the same one")
+            raise InvalidValueError(
+                f"this curve is a {wanted}, got the state of a {found}; construct the same one"
+            )
         for bend, saved in zip(self.bends, state["bends"], strict=True):
             require_same_layout(bend, saved, "the curve", "the state")
         for bend, saved in zip(self.bends, state["bends"], strict=True):
@@ -260,4 +263,4 @@ class PolygonalChain(Curve):
 def require_on_curve(t: float) -> None:
     """Raise a ValueError unless t is from 0 to 1."""
     if not 0 <= t <= 1:
-        raise ValueError(f"t must be from 0 (the start) to 1 (the end), got {t}")
+        raise InvalidValueError(f"t must be from 0 (the start) to 1 (the end), got {t}")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfge.connectivity.curves import Curve, require_values, use_with_weights
+from pfge.errors import InvalidValueError
 from pfge.forward import keep_modes, repeat_batches
 from pfge.schedules import Schedule
 from pfge.weights import buffer_names, require_same_layout, trained_names, view_weights
@@ -90,7 +91,7 @@ def fit_curve(
             first = iteration == after + 1
             value = _set_gradients(curve, t, model, loss, next(endless), weight_decay, checked=first)
             if not torch.isfinite(value):
-                raise ValueError(
+                raise InvalidValueError(
                     f"the loss became {value.item()} at iteration {iteration} and t = {t:.4f}; "
                     "lower the learning rate"
                 )
@@ -145,18 +146,18 @@ def _wide(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 def _require_fitting(curve: Curve, model: nn.Module) -> None:
     if not curve.bends:
-        raise ValueError("a curve needs a bend to be fitted, got bends=0, a straight line")
+        raise InvalidValueError("a curve needs a bend to be fitted, got bends=0, a straight line")
     require_same_layout(view_weights(model), curve.start, "the model", "the curve")
     trained = trained_names(model)
     for name in sorted(trained.symmetric_difference(curve.names)):
         found = "is trained and not on it" if name in trained else "is on it and not trained"
-        raise ValueError(
+        raise InvalidValueError(
             f"a curve must be over what its model trains, but {name} {found}; "
             "construct the curve with trained=trained_names(model)"
         )
     for name in sorted(curve.start.keys() - buffer_names(model) - set(curve.names)):
         if not torch.equal(curve.start[name], curve.end[name]):
-            raise ValueError(
+            raise InvalidValueError(
                 f"a frozen parameter must be the same in both ends, but {name} differs; "
                 "unfreeze it, and construct the curve with it"
             )
@@ -168,7 +169,7 @@ def _require_bends(optimizer: Optimizer, curve: Curve) -> None:
     bends = {id(tensor) for tensor in curve.parameters()}
     if given != bends:
         others = len(given - bends)
-        raise ValueError(
+        raise InvalidValueError(
             f"an optimizer must be over the tensors of the bends and no others, got one without "
             f"{len(bends - given)} of {len(bends)} and with {others} other{'' if others == 1 else 's'}; "
             "give the optimizer curve.parameters()"

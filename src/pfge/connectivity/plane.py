@@ -5,6 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.weights import Weights, describe_weights, is_averaged, require_same_layout
 
 
@@ -51,7 +52,7 @@ class Plane:
         aside = across - (across @ self._first) * self._first
         height = aside.norm()
         if not (width > 0 and height > 1e-6 * across.norm()):
-            raise ValueError(
+            raise InvalidValueError(
                 "a plane needs three points that are not on one line, got points whose distances do not "
                 "span one; choose other members"
             )

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfge.batch_norm import refresh_batch_norm
 from pfge.connectivity.curves import Curve, require_values, use_with_weights
+from pfge.errors import InvalidValueError
 from pfge.forward import keep_modes
 from pfge.weights import find_non_finite, require_same_layout, view_weights
 
@@ -62,7 +63,9 @@ class CurveTrace:
     def of(self, quantity: str) -> Sequence[float]:
         """Return one quantity at each point."""
         if quantity not in self.values:
-            raise ValueError(f"a trace has what was evaluated, {', '.join(self.values)}, got {quantity!r}")
+            raise InvalidValueError(
+                f"a trace has what was evaluated, {', '.join(self.values)}, got {quantity!r}"
+            )
         return self.values[quantity]
 
     def statistics(self, quantity: str) -> AlongCurve:
@@ -143,7 +146,7 @@ def trace_curve(
         ([0.0, 0.5, 1.0], [1.0, 4.0, 9.0])
     """
     if points < 2:
-        raise ValueError(f"points must be at least 2, the ends, got {points}")
+        raise InvalidValueError(f"points must be at least 2, the ends, got {points}")
     require_same_layout(view_weights(model), curve.start, "the model", "the curve")
     _require_refresh(model, refresh)
     places = [index / (points - 1) for index in range(points)]
@@ -152,7 +155,7 @@ def trace_curve(
         try:
             found.append(_measure(curve, t, model, evaluate, refresh, forward))
         except ValueError as error:
-            raise ValueError(f"point {number} of {points} (t = {t:.4f}): {error}") from error
+            raise InvalidValueError(f"point {number} of {points} (t = {t:.4f}): {error}") from error
         if on_point is not None:
             on_point(number)
     values = {quantity: [at_one[quantity] for at_one in found] for quantity in found[0]}
@@ -168,7 +171,9 @@ def _measure(
     forward: Callable[[nn.Module, Any], Any] | None,
 ) -> dict[str, float]:
     if name := find_non_finite(curve.trained_at(t)):
-        raise ValueError(f"the curve holds NaN or infinity in {name}; fit it with a lower learning rate")
+        raise InvalidValueError(
+            f"the curve holds NaN or infinity in {name}; fit it with a lower learning rate"
+        )
 
     def measure(model: nn.Module) -> dict[str, float]:
         model.eval()
@@ -183,7 +188,7 @@ def _measure(
         values = use_with_weights(model, curve.at(t), measure)
     for quantity, value in values.items():
         if not isfinite(value):
-            raise ValueError(f"{quantity} is {value}; fit the curve with a lower learning rate")
+            raise InvalidValueError(f"{quantity} is {value}; fit the curve with a lower learning rate")
     return values
 
 
@@ -196,13 +201,13 @@ def _squared_norm(curve: Curve, t: float) -> float:
 
 def _require_refresh(model: nn.Module, refresh: Iterable[Any] | None) -> None:
     if isinstance(refresh, Iterator):
-        raise ValueError(
+        raise InvalidValueError(
             "refresh is read once for each point, got an iterator, which is read only once; "
             "pass a list or a DataLoader"
         )
     has_statistics = any(isinstance(m, _BatchNorm) and m.track_running_stats for m in model.modules())
     if refresh is None and has_statistics:
-        raise ValueError(
+        raise InvalidValueError(
             "a model with BatchNorm has no statistics of its own along a curve, got no refresh; "
             "pass training inputs as refresh="
         )

@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from pfge.ensemble import Ensemble
 from pfge.ensemble_module import Called
+from pfge.errors import InvalidValueError
 from pfge.forward import arguments_of, call_model, has_entries
 from pfge.packed import PackedMembers, PackedTensor, Quantized
 from pfge.packed.codes import spread_steps
@@ -58,18 +59,22 @@ class ExampleInputs:
         found = cls(tuple(places), names, axes or {}, calls_model)
         for name, tensor in found.named().items():
             if not isinstance(tensor, Tensor):
-                raise ValueError(f"{name} of the example must be a tensor, got {type(tensor).__name__}")
+                raise InvalidValueError(
+                    f"{name} of the example must be a tensor, got {type(tensor).__name__}"
+                )
             if tensor.ndim < 1 or not len(tensor) or (len(found.named()) == 1 and tensor.ndim < 2):
-                raise ValueError(f"example must be a batch of inputs [N, ...], got {list(tensor.shape)}")
+                raise InvalidValueError(
+                    f"example must be a batch of inputs [N, ...], got {list(tensor.shape)}"
+                )
         sizes = {len(tensor) for tensor in found.named().values()}
         if len(sizes) != 1:
-            raise ValueError(f"all inputs must have the same number of examples, got {sorted(sizes)}")
+            raise InvalidValueError(f"all inputs must have the same number of examples, got {sorted(sizes)}")
         for name, dimensions in found.axes.items():
             if name not in found.named():
-                raise ValueError(f"axes must name inputs, {', '.join(found.named())}, got {name!r}")
+                raise InvalidValueError(f"axes must name inputs, {', '.join(found.named())}, got {name!r}")
             last = found.named()[name].ndim - 1
             if wrong := [d for d in dimensions if not 0 < d <= last]:
-                raise ValueError(f"axes of {name} must be dimensions from 1 to {last}, got {wrong[0]}")
+                raise InvalidValueError(f"axes of {name} must be dimensions from 1 to {last}, got {wrong[0]}")
         return found.map(lambda tensor: tensor.detach().cpu())
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.export.ensemble_graph import Axes, ExampleInputs, Form, double
 from pfge.export.verified_file import Exported, ExportError, exporting, make_program, write_checked
 from pfge.packed import PackedMembers
@@ -172,7 +173,7 @@ def export_onnx(
             too old for it, or the file answers otherwise than the ensemble; nothing is written.
     """
     if form not in (*FORMS, "fastest"):
-        raise ValueError(f"form must be one of {', '.join(FORMS)} and fastest, got {form!r}")
+        raise InvalidValueError(f"form must be one of {', '.join(FORMS)} and fastest, got {form!r}")
     _require_packages()
     if ensemble.nbytes > LARGEST:
         raise ExportError(
@@ -257,10 +258,14 @@ def _measure(made: "Mapping[Form, ONNXProgram]", inputs: ExampleInputs) -> dict[
 def _require_names(ensemble: Ensemble, example: ExampleInputs, classes: Sequence[str]) -> None:
     task, shape = ensemble.task, ensemble.predict(example.batch()).shape
     if not isinstance(task, Classification | MultiLabel):
-        raise ValueError(f"classes name classes or labels, which {task} does not have; leave classes out")
+        raise InvalidValueError(
+            f"classes name classes or labels, which {task} does not have; leave classes out"
+        )
     found = shape[task.dim if isinstance(task, Classification) else 1]
     if len(classes) != found:
-        raise ValueError(f"classes must name each of the model's {found} classes, got {len(classes)} names")
+        raise InvalidValueError(
+            f"classes must name each of the model's {found} classes, got {len(classes)} names"
+        )
 
 
 def _require_packages() -> None:

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.export.ensemble_graph import EnsembleGraph, ExampleInputs, Form, double
 from pfge.packed import PackedMembers
 from pfge.storage.files import atomic_path
@@ -22,7 +23,7 @@ from pfge.tasks import Regression, Task
 TOLERANCE = 1e-4
 
 
-class ExportError(ValueError):
+class ExportError(InvalidValueError):
     """A model that the format cannot express, or a file that answers otherwise than the ensemble."""
 
 
@@ -57,7 +58,7 @@ def make_program(ensemble: Ensemble, example: ExampleInputs, form: Form = "loop"
         ExportError: A module cannot be put into a graph; the message has the reason.
     """
     if not len(ensemble):
-        raise ValueError("an ensemble needs a member to be exported, this one is empty")
+        raise InvalidValueError("an ensemble needs a member to be exported, this one is empty")
     with torch.random.fork_rng():  # models draw their first weights
         predicted = next(ensemble.predict_each([example.batch()]))
         shape = None if example.axes else predicted.shape[1:]

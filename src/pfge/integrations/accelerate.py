@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pfge.collectors.base import Collector
+from pfge.errors import InvalidValueError
 from pfge.integrations.collecting import Collecting, warn_if_untested
 from pfge.schedules import Schedule
 
@@ -47,7 +48,7 @@ def require_supported(distributed_type: DistributedType) -> None:
     """Raise a ValueError unless every process is known to have the whole weights."""
     kind = distributed_type.value
     if kind != "NO" and not kind.startswith("MULTI_"):
-        raise ValueError(
+        raise InvalidValueError(
             f"CollectWeights works where every process has the whole weights, got {kind}; use DDP, or "
             "torch.distributed.fsdp.fully_shard in a loop of your own"
         )

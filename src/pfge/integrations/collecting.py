@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from pfge.collectors.base import Collector, as_collectors, require_unused
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.schedules import Schedule, require_schedule
 from pfge.storage.files import raw_bytes
 from pfge.tasks import Task
@@ -67,14 +68,14 @@ class Collecting:
         self.detach()
         optimizer = unwrap_optimizer(model, optimizer)
         if optimizer in _followed:
-            raise ValueError(
+            raise InvalidValueError(
                 "an optimizer is followed by one CollectWeights at a time, and this one is followed already; "
                 "add the callback once and give it all collectors, or call detach() of the other one if its "
                 "training was interrupted"
             )
         done = self.trajectory.iteration if self.trajectory else 0
         if done and self._loaded is None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"a CollectWeights follows one training, and this one has followed {done} updates already; "
                 "construct another, or resume from a checkpoint"
             )
@@ -150,7 +151,7 @@ class Collecting:
             ValueError: Nothing was collected, or the collector or the constructor has to be named.
         """
         if self.trajectory is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "an ensemble needs a training, and this process has followed none; train first (where a "
                 "trainer spawns its processes, give the collector store=FOLDER and use Ensemble.load(FOLDER))"
             )
@@ -160,7 +161,7 @@ class Collecting:
         if collector is None:
             if len(self.collectors) != 1:
                 found = ", ".join(map(str, self.collectors))
-                raise ValueError(f"an ensemble is that of one collector, got {found}; pass collector=")
+                raise InvalidValueError(f"an ensemble is that of one collector, got {found}; pass collector=")
             (collector,) = self.collectors
         return Ensemble.from_collector(collector, build_model, **options)
 
@@ -170,7 +171,7 @@ class Collecting:
 
     def constructor(self, model: nn.Module) -> Callable[[], nn.Module]:
         """Return a function that constructs another module like the trained one."""
-        raise ValueError(
+        raise InvalidValueError(
             f"an ensemble has to construct a {type(model).__name__}; pass a function that returns one"
         )
 
@@ -187,7 +188,7 @@ def checked(construct: "partial[nn.Module]", remedy: str) -> Callable[[], nn.Mod
             # An argument may be a part of the trained module, which must not get the weights of members.
             return deepcopy(construct)()
         except TypeError as error:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{kind.__name__} cannot be constructed ({error}); {remedy}, or pass ensemble() a build_model"
             ) from error
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from pfge.collectors.base import Collector, require_own_weights
+from pfge.errors import InvalidValueError, MisuseError
 from pfge.integrations.collecting import Collecting, checked, warn_if_untested
 from pfge.schedules import Schedule
 from pfge.storage.files import StorageError
@@ -61,7 +62,7 @@ class CollectWeights(Collecting, Callback):
         super().__init__(schedule, collectors)
         if validate is not None and validate not in self.collectors:
             found = ", ".join(map(str, self.collectors))
-            raise ValueError(
+            raise InvalidValueError(
                 f"validate must be one of the collectors {found}, got {validate}; add it to them"
             )
         self.optimizer = optimizer
@@ -75,7 +76,7 @@ class CollectWeights(Collecting, Callback):
         """Refuse a strategy that does not keep whole weights in every process."""
         strategy = type(trainer.strategy)
         if not STRATEGIES & {kind.__name__ for kind in strategy.__mro__}:
-            raise ValueError(
+            raise InvalidValueError(
                 f"CollectWeights works where every process has the whole weights, got {strategy.__name__}; "
                 'use strategy="ddp", a single device, or fully_shard in a loop of your own'
             )
@@ -91,7 +92,7 @@ class CollectWeights(Collecting, Callback):
         """Follow the optimizer, which exists from here on."""
         found = len(trainer.optimizers)
         if self.optimizer not in range(found) and (self.optimizer is not None or found != 1):
-            raise ValueError(
+            raise InvalidValueError(
                 f"CollectWeights follows one of the module's {found} optimizers, got "
                 f"optimizer={self.optimizer}; pass its index"
             )
@@ -120,7 +121,7 @@ class CollectWeights(Collecting, Callback):
         try:
             require_own_weights(pl_module)
         except RuntimeError:
-            raise RuntimeError(
+            raise MisuseError(
                 "a checkpoint holds the weights in training, and while the module is validated it has those "
                 f"of {self.validate}; save it in on_validation_end or later"
             ) from None

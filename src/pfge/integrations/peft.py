@@ -13,6 +13,7 @@ from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model
 from torch import Tensor, nn
 
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.forward import OwnedModel
 from pfge.integrations.collecting import sampled_digest, warn_if_untested
 from pfge.storage.ensemble_folder import LazyMembers
@@ -66,9 +67,9 @@ def read_config(config: Any) -> LoraConfig:
             the message names it.
     """
     if not isinstance(config, Mapping):
-        raise ValueError(f"the config of an adapter must be an object, got {_show(config)}")
+        raise InvalidValueError(f"the config of an adapter must be an object, got {_show(config)}")
     if (kind := config.get("peft_type")) not in TYPES:
-        raise ValueError(
+        raise InvalidValueError(
             f"peft_type must be {' or '.join(TYPES)}, got {_show(kind)}; for other adapters use Ensemble.save"
         )
     checked: dict[str, Any] = {}
@@ -76,17 +77,17 @@ def read_config(config: Any) -> LoraConfig:
         if name in _ALLOWED:
             rule, is_allowed = _ALLOWED[name]
             if not is_allowed(value):
-                raise ValueError(f"{name} of an adapter must be {rule}, got {_show(value)}")
+                raise InvalidValueError(f"{name} of an adapter must be {rule}, got {_show(value)}")
             checked[name] = value
         elif name not in _IGNORED and not (name in _OFF and value in (_OFF[name], None)):
             known = "must be left as it is" if name in _OFF else "is not a known field"
-            raise ValueError(
+            raise InvalidValueError(
                 f"the field {_show(name)} of an adapter {known}, got {_show(value)}; for adapters that need "
                 "it use Ensemble.save"
             )
     patterns = sum(len(_listed(checked.get(name))) for name in _PATTERNS)
     if patterns > MOST_PATTERNS:
-        raise ValueError(
+        raise InvalidValueError(
             f"{', '.join(_PATTERNS)} of an adapter may have {MOST_PATTERNS} names together, got {patterns}"
         )
     return LoraConfig(**checked)
@@ -286,7 +287,7 @@ def load_adapters(
         if not isinstance(manifest.get(key), str | None):
             raise StorageError(f"{path / MANIFEST} must give {key} as a string or null")
     if isinstance(base, PeftModel):
-        raise ValueError(
+        raise InvalidValueError(
             "load_adapters puts adapters into a base model, got one with adapters; pass model.unload()"
         )
     model = _with_adapter(base, path, manifest, other_base=other_base)
@@ -320,13 +321,15 @@ def load_adapters(
 def require_adapters(model: nn.Module) -> PeftModel:
     """Return the model if it is one of peft with an adapter of a known type; a ValueError otherwise."""
     if not isinstance(model, PeftModel):
-        raise ValueError(
+        raise InvalidValueError(
             f"adapters are those of a peft model, got a {type(model).__name__}; let build_model return "
             "one, as from get_peft_model(base, config)"
         )
     kind = model.active_peft_config.peft_type.value
     if kind not in TYPES:
-        raise ValueError(f"adapters must be of type {' or '.join(TYPES)}, got {kind}; use Ensemble.save")
+        raise InvalidValueError(
+            f"adapters must be of type {' or '.join(TYPES)}, got {kind}; use Ensemble.save"
+        )
     return model
 
 
@@ -406,12 +409,14 @@ def _require_only_adapter(
     """
     own = view_weights(model)
     if missing := sorted({*adapter} - member.keys()):
-        raise ValueError(f"member {number} must have the tensors of the model's adapter, lacks {missing[0]}")
+        raise InvalidValueError(
+            f"member {number} must have the tensors of the model's adapter, lacks {missing[0]}"
+        )
     for name in sorted(member.keys() - {*adapter}):
         if unchanged.get(name) is member[name]:
             continue
         if name not in own or not torch.equal(member[name].to(own[name].device), own[name]):
-            raise ValueError(
+            raise InvalidValueError(
                 f"an adapter is all that is saved of a member, but member {number} differs from the model in "
                 f"{name}, too; name its module in modules_to_save, keep BatchNorm in evaluation mode, or use "
                 "Ensemble.save"

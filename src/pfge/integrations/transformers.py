@@ -14,6 +14,7 @@ from transformers.trainer_callback import TrainerCallback, TrainerControl, Train
 from transformers.training_args import TrainingArguments
 
 from pfge.collectors.base import Collector
+from pfge.errors import InvalidValueError
 from pfge.integrations.accelerate import require_supported
 from pfge.integrations.collecting import Collecting, checked, sampled_digest, warn_if_untested
 from pfge.schedules import Schedule
@@ -63,7 +64,7 @@ class CollectWeights(Collecting, TrainerCallback):
         """Follow the optimizer, from the checkpoint if the trainer resumes from one."""
         require_supported(AcceleratorState().distributed_type)
         if state.is_hyper_param_search:
-            raise ValueError(
+            raise InvalidValueError(
                 "a CollectWeights follows one training, got a hyperparameter search, which runs many; call "
                 "trainer.remove_callback(CollectWeights) before it, and add one for the training that follows"
             )
@@ -110,7 +111,7 @@ class CollectWeights(Collecting, TrainerCallback):
     def constructor(self, model: nn.Module) -> Callable[[], nn.Module]:
         """Return a function that constructs the model from its config."""
         if hasattr(model, "peft_config"):
-            raise ValueError(
+            raise InvalidValueError(
                 f"the adapters of a {type(model).__name__} need the base that it was made from; pass "
                 "ensemble(lambda: model), which puts members into a copy of the trained model"
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pfge.compression.compress import FORMATS, FORMATS_ALONE, FORMATS_OF_ONE, StorageFormat
+from pfge.errors import InvalidValueError
 from pfge.lab.models import build_model
 from pfge.lab.models.registry import ModelBuildError
 from pfge.methods import METHODS, Method, Setting, reference_first, schedule_of
@@ -83,7 +84,7 @@ def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
     ]
     if not fitting:
         least = FORMATS_OF_ONE[-1].size(layout, 1)
-        raise ValueError(
+        raise InvalidValueError(
             f"memory must be at least {least:,} bytes, which one member (SWA) takes as an int8 base, got "
             f"{memory:,}; raise it, or take a smaller model; two members take "
             f"{FORMATS[-1].size(layout, 2):,} with a bit each, and one {count_bytes(layout):,} as float32"

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.forward import has_entries
 from pfge.lab.config.settings import ConfigError, DataSettings, EngineSettings, Experiment
 from pfge.lab.config.toml import load_experiment
@@ -350,7 +351,7 @@ class Session:
         """Raise a ValueError unless each example has one class, which `what` needs."""
         require_classification(self.task, what)
         if self.has_positions:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{what} needs one class for each example, and {self.experiment.data.name} has one for each "
                 "position"
             )

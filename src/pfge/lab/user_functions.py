@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pfge.errors import InvalidValueError
+
 
 def import_function(name: str, what: str) -> Callable[..., Any]:
     """Return a function that the user named; its module may lie in the current folder.
@@ -23,18 +25,18 @@ def import_function(name: str, what: str) -> Callable[..., Any]:
         with _current_folder_importable():
             function: Any = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"{what} {name!r} cannot be imported: {error}; write package.module:function, and run pfge in "
             "the folder that holds it or put that folder on PYTHONPATH"
         ) from error
     except Exception as error:  # of the user's module, such as a SyntaxError
         if is_out_of_memory(error):
             raise
-        raise ValueError(
+        raise InvalidValueError(
             f"{what} {name!r} cannot be imported: {in_one_line(error)}; correct its module"
         ) from error
     if not callable(function):
-        raise ValueError(
+        raise InvalidValueError(
             f"{what} {name!r} must be a function, got {type(function).__name__}; name another of its module"
         )
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pfge.collectors import Collector
 from pfge.collectors.stores import Store
+from pfge.errors import InvalidValueError
 from pfge.schedules import Schedule, Triangular
 
 Variant = Literal["paper", "reference"]
@@ -170,12 +171,12 @@ class Method:
 
     def __post_init__(self) -> None:
         if not (self.name.isidentifier() and self.name.isascii()) or self.name.lower() in TAKEN_NAMES:
-            raise ValueError(
+            raise InvalidValueError(
                 f"a method's name must have ASCII letters, digits and underscores only, and must not be one "
                 f"of {', '.join(TAKEN_NAMES)}, got {self.name!r}"
             )
         if (self.collector is not None) != (self.path in ("shared", "own")):
-            raise ValueError(
+            raise InvalidValueError(
                 f"a method has a collector if its path is 'shared' or 'own', and none otherwise, got path = "
                 f"{self.path!r} and collector = {self.collector!r} for {self.name}"
             )

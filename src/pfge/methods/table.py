@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Star
 from pfge.collectors.stores import Store
+from pfge.errors import InvalidValueError
 from pfge.methods.method import Method, Setting, Style
 from pfge.schedules import CosineRestarts, Schedule
 
@@ -182,12 +183,12 @@ def register(method: Method) -> None:
         ValueError: There is a method of that name, in upper or lower case, or another reference.
     """
     if method.name.lower() in map(str.lower, METHODS):  # a file system may not tell the two apart
-        raise ValueError(
+        raise InvalidValueError(
             f"a method's name must differ from {', '.join(METHODS)}, not only in upper and lower case, got "
             f"{method.name!r}; choose another"
         )
     if method.reference and any(other.reference for other in METHODS.values()):
-        raise ValueError(
+        raise InvalidValueError(
             f"one method is the reference, which is {find_reference().name}, got {method.name} as another; "
             "leave reference out"
         )
@@ -218,7 +219,9 @@ def make_collector(
     method = METHODS.get(name)
     if method is None or method.collector is None:
         known = [method.name for method in METHODS.values() if method.collector]
-        raise ValueError(f"there is no method {name!r} with a collector; choose from {', '.join(known)}")
+        raise InvalidValueError(
+            f"there is no method {name!r} with a collector; choose from {', '.join(known)}"
+        )
     return method.collector(setting, seed, store)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.metrics.scores import ExampleScores
 
 WITHIN_90 = 1.6448536269514722
@@ -95,14 +96,14 @@ def score_gaussians(predictions: Tensor, targets: Tensor) -> GaussianScores:
 def require_gaussians(predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return means, variances and targets, [N, D] each in float64; raise a ValueError if they do not fit."""
     if predictions.ndim not in (2, 3) or predictions.shape[-1] != 2 or not predictions.numel():
-        raise ValueError(
+        raise InvalidValueError(
             f"predictions are means and variances [N, 2] or [N, D, 2], got {list(predictions.shape)}"
         )
     wide = predictions.detach().double().view(len(predictions), -1, 2)
     shapes = [wide.shape[:2]] if wide.shape[1] > 1 else [wide.shape[:1], wide.shape[:2]]
     if targets.shape not in shapes:
         expected = " or ".join(str(list(shape)) for shape in shapes)
-        raise ValueError(
+        raise InvalidValueError(
             f"targets must be {expected} for predictions {list(predictions.shape)}, got {list(targets.shape)}"
         )
     mean, variance = wide.unbind(dim=2)
@@ -114,7 +115,7 @@ def require_gaussians(predictions: Tensor, targets: Tensor) -> tuple[Tensor, Ten
         bad = ~(good & (values.abs() < torch.inf))
         if bool(bad.any()):
             example = int(bad.nonzero()[0, 0])
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name}, got {values[bad][0].item():.6g} for example {example} of {list(values.shape)}"
             )
     return mean, variance, targets.to(wide.device, torch.float64).view(wide.shape[:2])

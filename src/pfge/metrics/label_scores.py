@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.metrics.scores import (
     ExampleScores,
     ProbabilityMetrics,
@@ -87,7 +88,7 @@ def score_labels(probabilities: Tensor, targets: Tensor) -> LabelScores:
     p = probabilities.detach().double()
     bad = ~((p >= 0) & (p <= 1))  # NaN too
     if bool(bad.any()):
-        raise ValueError(
+        raise InvalidValueError(
             f"probabilities {list(p.shape)} of labels must be from 0 to 1, got {p[bad][0].item():.6g}; apply "
             "sigmoid to logits first"
         )
@@ -105,13 +106,13 @@ def score_labels(probabilities: Tensor, targets: Tensor) -> LabelScores:
 def require_labels(predictions: Tensor, targets: Tensor) -> None:
     """Raise a ValueError unless predictions [N, L] have targets 0 or 1 of the same shape."""
     if predictions.ndim != 2 or targets.shape != predictions.shape or not predictions.numel():
-        raise ValueError(
+        raise InvalidValueError(
             f"predictions and targets of labels are [N, L], got {list(predictions.shape)} and "
             f"{list(targets.shape)}"
         )
     outside = (targets != 0) & (targets != 1)
     if bool(outside.any()):
-        raise ValueError(
+        raise InvalidValueError(
             f"targets {list(targets.shape)} of labels must be 0 or 1, got {targets[outside][0].item()}"
         )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.metrics.scores import ExampleScores, Reliability, require_probabilities, smallest_of, widen
 
 BINS = 15
@@ -120,7 +121,7 @@ class PositionScores(ExampleScores):
     def _count(self) -> float:
         count = self.positions.sum().item()
         if not count:
-            raise ValueError(
+            raise InvalidValueError(
                 f"metrics need at least one position with a target, but every position of all {len(self)} "
                 "examples is ignored; check ignore_index and the targets"
             )
@@ -160,12 +161,14 @@ def require_positions(probabilities: Tensor, targets: Tensor, dim: int) -> Tenso
     """Return predictions with the classes last; raise a ValueError unless targets fit the rest."""
     by_position = probabilities.movedim(dim, -1)
     if targets.shape != by_position.shape[:-1]:
-        raise ValueError(
+        raise InvalidValueError(
             f"targets must have the shape of the predictions without the classes along dimension {dim}, "
             f"{list(by_position.shape[:-1])} for {list(probabilities.shape)}, got {list(targets.shape)}"
         )
     if not targets.numel():
-        raise ValueError(f"predictions need at least one example and position, got {list(targets.shape)}")
+        raise InvalidValueError(
+            f"predictions need at least one example and position, got {list(targets.shape)}"
+        )
     return by_position
 
 
@@ -178,7 +181,7 @@ def mark_valid(targets: Tensor, classes: int, ignore_index: int | None) -> Tenso
     if targets.is_floating_point() or bool(outside.any()):
         or_ignored = "" if ignore_index is None else f", or {ignore_index}, which is ignored"
         found = f"{targets[outside][0].item()}" if bool(outside.any()) else f"{targets.dtype}"
-        raise ValueError(
+        raise InvalidValueError(
             f"targets {list(targets.shape)} must be whole numbers from 0 to {classes - 1}{or_ignored}, got "
             f"{found}; ignore_index= names a target that does not count"
         )

@@ -7,6 +7,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
+
 SMALLEST = torch.finfo(torch.float32).tiny
 """The least probability that a logarithm is taken of: float32 softmax rounds smaller ones to 0."""
 
@@ -44,12 +46,12 @@ def require_targets(predictions: Tensor, targets: Tensor) -> None:
     """Raise a ValueError unless each row of [N, C] has a target among its classes."""
     require_rows(predictions)
     if targets.shape != predictions.shape[:1]:
-        raise ValueError(
+        raise InvalidValueError(
             f"predictions are [N, C] and targets [N], got {list(predictions.shape)} and {list(targets.shape)}"
         )
     classes = predictions.shape[1]
     if targets.is_floating_point() or int(targets.min()) < 0 or int(targets.max()) >= classes:
-        raise ValueError(
+        raise InvalidValueError(
             f"targets must be whole numbers from 0 to {classes - 1}, got {targets.dtype} from "
             f"{targets.min().item()} to {targets.max().item()}"
         )
@@ -58,12 +60,12 @@ def require_targets(predictions: Tensor, targets: Tensor) -> None:
 def require_rows(predictions: Tensor) -> None:
     """Raise a ValueError unless there are rows of at least two classes."""
     if predictions.ndim != 2:
-        raise ValueError(f"predictions are [N, C], got {list(predictions.shape)}")
+        raise InvalidValueError(f"predictions are [N, C], got {list(predictions.shape)}")
     examples, classes = predictions.shape
     if not examples:
-        raise ValueError("predictions need at least one example, got none")
+        raise InvalidValueError("predictions need at least one example, got none")
     if classes < 2:
-        raise ValueError(f"predictions need at least two classes, got {classes}")
+        raise InvalidValueError(f"predictions need at least two classes, got {classes}")
 
 
 def require_probabilities(probabilities: Tensor, dtype: torch.dtype | None = None) -> None:
@@ -83,7 +85,7 @@ def require_probabilities(probabilities: Tensor, dtype: torch.dtype | None = Non
     good = ((sums - 1).abs() < tolerance) & (lowest >= 0)
     if not bool(good.all()):
         row = int(good.logical_not().nonzero()[0])
-        raise ValueError(
+        raise InvalidValueError(
             f"each row of probabilities must sum to 1 without negative or NaN entries, got entries from "
             f"{lowest[row].item():.6g} in a row ({row}) that sums to {sums[row].item():.6g}; "
             "apply softmax to logits first"
@@ -126,14 +128,16 @@ class ExampleScores:
         """Return the scores of tensors by name; those of other names are left out."""
         names = [field.name for field in fields(cls)]
         if missing := [name for name in names if name not in tensors]:
-            raise ValueError(f"{cls.__name__} needs {', '.join(names)}, but {', '.join(missing)} is missing")
+            raise InvalidValueError(
+                f"{cls.__name__} needs {', '.join(names)}, but {', '.join(missing)} is missing"
+            )
         return cls(**{name: tensors[name] for name in names})
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
         """Return the scores of all examples of several parts, in order."""
         if not parts:
-            raise ValueError("scores can be put together from at least one part, got none")
+            raise InvalidValueError("scores can be put together from at least one part, got none")
         names = parts[0].tensors
         return cls(**{name: torch.cat([part.tensors[name] for part in parts]) for name in names})
 
@@ -217,7 +221,7 @@ def bin_by_confidence(confidence: Tensor, correct: Tensor, bins: int, equal_mass
             with their mean accuracy, so that it does not matter which of them falls into which bin.
     """
     if bins < 1:
-        raise ValueError(f"bins must be at least 1, got {bins}")
+        raise InvalidValueError(f"bins must be at least 1, got {bins}")
     confidence, correct = sort_by_confidence(confidence.cpu(), correct.cpu())
     if equal_mass:
         number = torch.arange(bins)
@@ -551,7 +555,7 @@ def score_squared_errors(outputs: Tensor, targets: Tensor) -> SquaredErrors:
         tensor([2., 1.], dtype=torch.float64)
     """
     if outputs.shape != targets.shape or not outputs.numel():
-        raise ValueError(
+        raise InvalidValueError(
             f"targets must have the shape of the outputs, {list(outputs.shape)}, and at least one entry, got "
             f"{list(targets.shape)}"
         )

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.metrics.scores import ExampleScores
 
 AnyScores = TypeVar("AnyScores", bound=ExampleScores)
@@ -93,7 +94,7 @@ def paired_bootstrap(
         (0.25, 0.0, True)
     """
     if first.ndim != 1 or first.shape != second.shape:
-        raise ValueError(
+        raise InvalidValueError(
             f"both predictors need a number for each of the same examples, got {list(first.shape)} and "
             f"{list(second.shape)}"
         )
@@ -124,7 +125,7 @@ def paired_bootstraps(
         Difference(mean=0.5, low=0.5, high=0.5)
     """
     if not bool(differences.isfinite().all()):
-        raise ValueError("the numbers of examples must be finite, got NaN or infinite ones")
+        raise InvalidValueError("the numbers of examples must be finite, got NaN or infinite ones")
     examples = len(differences)
     # How often each example was drawn, times its numbers: far cheaper than to look them up for each column.
     drawn = [
@@ -170,7 +171,9 @@ def paired_bootstrap_of(
         Difference(mean=0.25, low=0.25, high=0.25)
     """
     if len(first) != len(second):
-        raise ValueError(f"both scores must be of the same examples, got {len(first)} and {len(second)}")
+        raise InvalidValueError(
+            f"both scores must be of the same examples, got {len(first)} and {len(second)}"
+        )
     drawn = [
         statistic(first.take(row)) - statistic(second.take(row))
         for chosen in _draw(len(first), samples, seed)
@@ -203,10 +206,12 @@ def seed_difference(first: Sequence[float], second: Sequence[float]) -> SeedDiff
         (2.0, 0.5774, 3)
     """
     if len(first) != len(second):
-        raise ValueError(f"both methods need runs of the same seeds, got {len(first)} and {len(second)}")
+        raise InvalidValueError(
+            f"both methods need runs of the same seeds, got {len(first)} and {len(second)}"
+        )
     seeds = len(first)
     if seeds < 2:
-        raise ValueError(f"a standard error needs at least two seeds, got {seeds}")
+        raise InvalidValueError(f"a standard error needs at least two seeds, got {seeds}")
     differences = [one - other for one, other in zip(first, second, strict=True)]
     mean = math.fsum(differences) / seeds
     variance = math.fsum((difference - mean) ** 2 for difference in differences) / (seeds - 1)
@@ -216,9 +221,9 @@ def seed_difference(first: Sequence[float], second: Sequence[float]) -> SeedDiff
 def _draw(examples: int, samples: int, seed: int) -> Iterator[Tensor]:
     """Yield the numbers of the drawn examples, a row for each sample, some rows at a time."""
     if not examples:
-        raise ValueError("a bootstrap needs at least one example, got none")
+        raise InvalidValueError("a bootstrap needs at least one example, got none")
     if samples < 1:
-        raise ValueError(f"samples must be at least 1, got {samples}")
+        raise InvalidValueError(f"samples must be at least 1, got {samples}")
     generator = torch.Generator().manual_seed(seed)
     rows = max(1, _DRAWN_AT_ONCE // examples)
     for done in range(0, samples, rows):
@@ -227,7 +232,7 @@ def _draw(examples: int, samples: int, seed: int) -> Iterator[Tensor]:
 
 def _interval(mean: float, drawn: Tensor, confidence: float) -> Difference:
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+        raise InvalidValueError(f"confidence must be between 0 and 1, got {confidence}")
     outside = (1 - confidence) / 2
     low, high = drawn.quantile(drawn.new_tensor([outside, 1 - outside])).tolist()
     return Difference(mean, low, high)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.metrics.scores import SMALLEST, require_probabilities, smallest_of, widen
 
 
@@ -59,7 +60,7 @@ class MemberSpread:
             self._entropy = torch.zeros_like(entropy)
             self._votes = torch.zeros_like(predictions, dtype=torch.int32)
         elif predictions.shape != self._votes.shape:
-            raise ValueError(
+            raise InvalidValueError(
                 f"members must predict the same examples and classes, got {list(self._votes.shape)} and "
                 f"{list(predictions.shape)}"
             )
@@ -99,9 +100,9 @@ class MemberSpread:
 
     def _require(self, members: int) -> None:
         if not self.members:
-            raise ValueError("an ensemble needs at least one member, got none")
+            raise InvalidValueError("an ensemble needs at least one member, got none")
         if self.members < members:
-            raise ValueError(f"disagreement needs at least two members, got {self.members}")
+            raise InvalidValueError(f"disagreement needs at least two members, got {self.members}")
 
 
 def mutual_information(members: Iterable[Tensor]) -> Tensor:
@@ -180,7 +181,7 @@ def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:
         0.6931
     """
     if expected.shape != probabilities.shape or expected.ndim != 2 or not len(expected):
-        raise ValueError(
+        raise InvalidValueError(
             f"the divergence takes two sets of probabilities [N, C], got {list(expected.shape)} and "
             f"{list(probabilities.shape)}"
         )

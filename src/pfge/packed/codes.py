@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.storage.files import raw_bytes
 
 
@@ -25,7 +26,7 @@ def pack(numbers: Tensor, bits: int) -> Tensor:
     _require_bits(bits)
     flat = numbers.reshape(-1)
     if flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < 2**bits:
-        raise ValueError(
+        raise InvalidValueError(
             f"numbers of {bits} bits are from 0 to {2**bits - 1}, got {int(flat.min())} to {int(flat.max())}"
         )
     padded = torch.zeros(packed_size(flat.numel(), 8), dtype=torch.uint8, device=flat.device)
@@ -42,7 +43,7 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
     """Return the first `count` numbers of a packed row."""
     _require_bits(bits)
     if len(packed) != packed_size(count, bits):
-        raise ValueError(
+        raise InvalidValueError(
             f"{count} numbers of {bits} bits take {packed_size(count, bits)} bytes, got {len(packed)}"
         )
     if bits == 8:
@@ -66,7 +67,7 @@ _FIRST_OF_PLANE = 256 * torch.arange(8)[:, None]
 
 def _require_bits(bits: int) -> None:
     if not 1 <= bits <= 8:
-        raise ValueError(f"numbers are packed in 1 to 8 bits, got {bits}")
+        raise InvalidValueError(f"numbers are packed in 1 to 8 bits, got {bits}")
 
 
 # The range of float32, so that no step of small or large weights is lost; its rounding is made good by
@@ -140,7 +141,7 @@ def quantize(tensor: Tensor, bits: int, group: int) -> Quantized:
         group: How many neighbors share a step.
     """
     if group < 1:
-        raise ValueError(f"a group must have at least 1 number, got {group}")
+        raise InvalidValueError(f"a group must have at least 1 number, got {group}")
     flat = tensor.detach().reshape(-1).float()
     groups = count_groups(flat.numel(), group)
     rows = flat.new_zeros(groups * group)
@@ -191,7 +192,7 @@ _MEMORY = 9  # the most, for long blocks
 _RAW = -15  # without a header and a checksum, which the manifest has
 
 
-class DamagedStreamError(ValueError):
+class DamagedStreamError(InvalidValueError):
     """A stream that is not what was written."""
 
 

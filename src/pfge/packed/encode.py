@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.packed.codes import Quantized, quantize, quantized_size
 from pfge.packed.packed_members import (
     PackedMembers,
@@ -30,7 +31,7 @@ def find_components(deltas: Tensor, count: int) -> tuple[Tensor, Tensor]:
         count: How many components to keep, at most one for each member.
     """
     if not 1 <= count <= len(deltas):
-        raise ValueError(f"{len(deltas)} members have 1 to {len(deltas)} components, got {count}")
+        raise InvalidValueError(f"{len(deltas)} members have 1 to {len(deltas)} components, got {count}")
     wide = deltas.double()
     vectors = torch.linalg.eigh(wide @ wide.T).eigenvectors.flip(1)[:, :count]
     # Either sign is an eigenvector. The largest entry is positive, the first one of those that are as large
@@ -99,11 +100,11 @@ class PackSettings:
 
     def __post_init__(self) -> None:
         if self.base_bits not in BASE_BITS:
-            raise ValueError(f"base_bits must be 2 to 8, 16, 32 or None, got {self.base_bits}")
+            raise InvalidValueError(f"base_bits must be 2 to 8, 16, 32 or None, got {self.base_bits}")
         if self.small_bits not in SMALL_BITS:
-            raise ValueError(f"small_bits must be 2 to 8, 16 or 32, got {self.small_bits}")
+            raise InvalidValueError(f"small_bits must be 2 to 8, 16 or 32, got {self.small_bits}")
         if self.group is not None and self.group < 1:
-            raise ValueError(f"group must be at least 1 number or None, got {self.group}")
+            raise InvalidValueError(f"group must be at least 1 number or None, got {self.group}")
 
     def require_delta_bits(self, bits: int) -> None:
         """Refuse a width that deltas cannot have; without a base, it is that of the members themselves."""
@@ -111,7 +112,7 @@ class PackSettings:
             return
         if not 1 <= bits <= 8:
             rule = "1 to 8, or 16 without a base" if self.base_bits is None else "1 to 8"
-            raise ValueError(f"delta_bits must be {rule}, got {bits}")
+            raise InvalidValueError(f"delta_bits must be {rule}, got {bits}")
 
     def group_of(self, tensor: Tensor) -> int:
         """Return how many numbers of a tensor's deltas share a step."""
@@ -161,19 +162,19 @@ def is_packed(tensor: Tensor) -> bool:
 def find_shared(members: Sequence[Weights], settings: PackSettings) -> Shared:
     """Read all members once, refusing those that cannot be packed."""
     if not len(members):
-        raise ValueError("an ensemble needs a member to be compressed, this one is empty")
+        raise InvalidValueError("an ensemble needs a member to be compressed, this one is empty")
     first = members[0]
     identical = set(first)
     means = {name: torch.zeros(t.shape) for name, t in first.items() if is_packed(t)}
     for number, member in enumerate(members, 1):
         require_same_layout(first, member, "member 1", f"member {number}")
         if bad := find_non_finite(member):
-            raise ValueError(
+            raise InvalidValueError(
                 f"members must be finite to be compressed, but {bad} of member {number} is not; leave the "
                 "member out, or register a constant mask with persistent=False"
             )
         if bad := find_non_finite(_in_types_of(first, member)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"members are compressed in the types of member 1, but {bad} of member {number} is not "
                 f"finite in {first[bad].dtype}; put a member of a wider type first"
             )
@@ -232,7 +233,7 @@ def pack_members(
     given = dict.fromkeys(differing, delta_bits) if isinstance(delta_bits, int) else dict(delta_bits)
     if given.keys() != set(differing):
         names = sorted(given.keys() ^ set(differing))
-        raise ValueError(
+        raise InvalidValueError(
             f"delta_bits must give a width to each matrix and filter that differs between members, and to "
             f"no other tensor, got too much or too little for {names[:5]}"
         )

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from scipy.special import stdtrit
 
+from pfge.errors import InvalidValueError
 from pfge.lab.run.results import ComparisonRow, FormatRow, MeasuredRow
 from pfge.lab.run.typed_json import LARGEST_FLOAT
 from pfge.methods import row_order
@@ -138,7 +139,9 @@ def task_of(rows: Sequence[MeasuredRow]) -> Task:
     """Return the task of results, which is the same for all of them."""
     first, *others = dict.fromkeys(row.task for row in rows)
     if others:
-        raise ValueError(f"results of different tasks cannot share a table, got {first} and {others[0]}")
+        raise InvalidValueError(
+            f"results of different tasks cannot share a table, got {first} and {others[0]}"
+        )
     return first
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, distributed
 
+from pfge.errors import InvalidTypeError, InvalidValueError
 from pfge.sharding import any_split, whole
 from pfge.storage.files import StorageError, raw_bytes, read_tensors, write_tensors
 
@@ -76,7 +77,7 @@ def load_checkpoint(path: Path | str) -> Any:
         used: set[str] = set()
         state = _decode(json.loads(tree), tensors, used, MAX_DEPTH)
         if unused := tensors.keys() - used:
-            raise ValueError(f"nothing refers to the tensor {min(unused)!r}")
+            raise InvalidValueError(f"nothing refers to the tensor {min(unused)!r}")
     except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} must hold a state as save_checkpoint writes it, but {error}") from None
     return state
@@ -89,7 +90,9 @@ def load_checkpoint(path: Path | str) -> Any:
 def _encode(value: Any, tensors: dict[str, Tensor], keys: dict[int, str], name: str, depth: int) -> Any:
     """Return the tree; its tensors are put into the dict, each object once, and their keys by identity."""
     if not depth:
-        raise ValueError(f"a checkpoint must be nested at most {MAX_DEPTH} deep, got more in {name[:60]}")
+        raise InvalidValueError(
+            f"a checkpoint must be nested at most {MAX_DEPTH} deep, got more in {name[:60]}"
+        )
     match value:
         case Tensor():
             # Its id is not given to another meanwhile, as the dict holds the tensor.
@@ -99,7 +102,9 @@ def _encode(value: Any, tensors: dict[str, Tensor], keys: dict[int, str], name: 
         case dict():
             for key in value:
                 if type(key) not in (str, int):
-                    raise TypeError(f"a checkpoint's keys must be strings or integers, got {key!r} in {name}")
+                    raise InvalidTypeError(
+                        f"a checkpoint's keys must be strings or integers, got {key!r} in {name}"
+                    )
             pairs = [
                 [key, _encode(item, tensors, keys, f"{name}.{key}", depth - 1)] for key, item in value.items()
             ]
@@ -109,7 +114,7 @@ def _encode(value: Any, tensors: dict[str, Tensor], keys: dict[int, str], name: 
             return ["list" if type(value) is list else "tuple", items]
         case None | bool() | int() | float() | str():
             return value
-    raise TypeError(
+    raise InvalidTypeError(
         f"a checkpoint holds tensors, numbers, strings, booleans, None, dicts, lists and tuples, "
         f"got {type(value).__name__} in {name}"
     )
@@ -118,7 +123,7 @@ def _encode(value: Any, tensors: dict[str, Tensor], keys: dict[int, str], name: 
 def _decode(tree: Any, tensors: dict[str, Tensor], used: set[str], depth: int) -> Any:
     """Return the state; the names of its tensors are added to `used`."""
     if not depth:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+        raise InvalidValueError(f"it is nested more than {MAX_DEPTH} deep")
     match tree:
         case ["tensor", str(name)] if name in tensors:
             used.add(name)
@@ -130,7 +135,9 @@ def _decode(tree: Any, tensors: dict[str, Tensor], used: set[str], depth: int) -
                     case [str() | int() as key, item] if type(key) is not bool and key not in state:
                         state[key] = _decode(item, tensors, used, depth - 1)
                     case _:
-                        raise ValueError(f"a dict must have pairs of different keys, found {str(pair)[:60]}")
+                        raise InvalidValueError(
+                            f"a dict must have pairs of different keys, found {str(pair)[:60]}"
+                        )
             return state
         case ["list", [*items]]:
             return [_decode(item, tensors, used, depth - 1) for item in items]
@@ -138,7 +145,9 @@ def _decode(tree: Any, tensors: dict[str, Tensor], used: set[str], depth: int) -
             return tuple(_decode(item, tensors, used, depth - 1) for item in items)
         case None | bool() | int() | float() | str():
             return tree
-    raise ValueError(f"its tree holds {str(tree)[:60]}, which is neither a value nor one of its tensors")
+    raise InvalidValueError(
+        f"its tree holds {str(tree)[:60]}, which is neither a value nor one of its tensors"
+    )
 
 
 def _digest(tree: str, tensors: dict[str, Tensor]) -> str:

@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.weights import Weights
 
 if sys.platform != "win32":
@@ -290,7 +291,7 @@ def _parse_int(digits: str) -> int:
     value = int(digits) if len(digits) <= 20 else LARGEST_INT + 1
     if is_large_int(value):
         shown = digits if len(digits) <= 20 else f"{digits[:20]}..."
-        raise ValueError(f"a whole number must have at most 64 bits, got {shown}")
+        raise InvalidValueError(f"a whole number must have at most 64 bits, got {shown}")
     return value
 
 
@@ -331,13 +332,13 @@ def tensor_file(
         ValueError: The format does not have such a tensor.
     """
     if METADATA in tensors:
-        raise ValueError(
+        raise InvalidValueError(
             f"a tensor in a safetensors file must not be named {METADATA!r}, which the format reserves, got "
             "a tensor of that name; rename the parameter or buffer"
         )
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype not in _TYPES:
-            raise ValueError(
+            raise InvalidValueError(
                 f"a safetensors file holds dense tensors of numbers, got {name!r} of {tensor.dtype} and "
                 f"{tensor.layout} on {tensor.device}; convert it first"
             )
@@ -374,7 +375,7 @@ DIGEST_KEYS = ("sha256", "members")
 MOST_OF_A_DIGEST = re.compile("[0-9a-f]{24}")
 
 
-class BrokenSealError(ValueError):
+class BrokenSealError(InvalidValueError):
     """A value that is not what it was when it was sealed."""
 
 
@@ -419,7 +420,7 @@ def content_digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-class StorageError(ValueError):
+class StorageError(InvalidValueError):
     """A file or folder that is missing, damaged or of another kind; the message names it.
 
     It is a `ValueError`. Reading a file never executes anything in it.

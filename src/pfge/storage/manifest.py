@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pfge.calibration import Temperatures
+from pfge.errors import InvalidValueError
 from pfge.storage.files import (
     LARGEST_INPUT,
     LARGEST_RESIZE,
@@ -71,43 +72,47 @@ class Usage:
 
     def __post_init__(self) -> None:
         if self.classes is not None and not all(isinstance(name, str) for name in self.classes):
-            raise ValueError(f"classes must be texts, got {self.classes!r}")
+            raise InvalidValueError(f"classes must be texts, got {self.classes!r}")
         for name in ("mean", "std"):
             values = getattr(self, name)
             if values is not None and not all(isinstance(v, float | int) and _is_finite(v) for v in values):
-                raise ValueError(f"{name} must be finite numbers, got {values!r}")
+                raise InvalidValueError(f"{name} must be finite numbers, got {values!r}")
         if len(self.mean or ()) != len(self.std or ()):
-            raise ValueError(f"mean and std must have as many numbers, got {self.mean!r} and {self.std!r}")
+            raise InvalidValueError(
+                f"mean and std must have as many numbers, got {self.mean!r} and {self.std!r}"
+            )
         if not all(value > 0 for value in self.std or ()):
-            raise ValueError(f"std must be above 0, got {self.std!r}")
+            raise InvalidValueError(f"std must be above 0, got {self.std!r}")
         for name in ("input_shape", "resize", "outputs", "channels"):
             value = getattr(self, name)
             sizes = value if isinstance(value, tuple) else () if value is None else (value,)
             if not all(type(size) is int and 0 < size <= LARGEST_SIZE for size in sizes):
-                raise ValueError(f"{name} must be above 0 and at most {LARGEST_SIZE}, got {_shown(value)}")
+                raise InvalidValueError(
+                    f"{name} must be above 0 and at most {LARGEST_SIZE}, got {_shown(value)}"
+                )
         self._require_sizes_that_go_together()
 
     def _require_sizes_that_go_together(self) -> None:
         """Refuse what would take much memory, or fail, once an input is made."""
         shape = self.input_shape
         if self.classes is not None and self.outputs is not None and len(self.classes) != self.outputs:
-            raise ValueError(
+            raise InvalidValueError(
                 f"classes must have a name for each output, got {len(self.classes)} names and "
                 f"{self.outputs} outputs"
             )
         if shape is None:
             return
         if not is_small_input(shape):
-            raise ValueError(
+            raise InvalidValueError(
                 f"input_shape must have at most {MOST_DIMENSIONS} dimensions and {LARGEST_INPUT:,} numbers, "
                 f"got {_shown(shape)}"
             )
         if self.mean is not None and len(shape) == 3 and len(self.mean) != shape[0]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"mean must have a number for each channel of [C, H, W], got {len(self.mean)} for {shape}"
             )
         if self.resize is not None and self.resize > LARGEST_RESIZE * max(shape):
-            raise ValueError(
+            raise InvalidValueError(
                 f"resize must be at most {LARGEST_RESIZE} times the height of {shape}, got {self.resize}"
             )
 
@@ -158,7 +163,7 @@ def _shown(value: object) -> str:
 def _as_tuple(name: str, value: Any) -> Any:
     if name in ("classes", "mean", "std", "input_shape"):
         if not isinstance(value, list):
-            raise ValueError(f"{name} must be a list, got {value!r}")
+            raise InvalidValueError(f"{name} must be a list, got {value!r}")
         return tuple(value)
     return value
 

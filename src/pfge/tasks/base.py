@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pfge.calibration import Calibration
+from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt, targets_of
 from pfge.metrics.scores import ExampleScores
 
@@ -116,7 +117,7 @@ class MeanPool:
             if weight != 1:  # as a weight of 1 would be an operation in every exported graph
                 self._total *= weight
         elif predictions.shape != self._total.shape:
-            raise ValueError(
+            raise InvalidValueError(
                 f"every member must predict the same examples, got predictions of shape "
                 f"{list(self._total.shape)} and then {list(predictions.shape)}"
             )
@@ -136,7 +137,7 @@ class MeanPool:
 
     def _sum(self) -> Tensor:
         if self._total is None:
-            raise ValueError("a pool needs at least one member, got none; call add() first")
+            raise InvalidValueError("a pool needs at least one member, got none; call add() first")
         return self._total
 
 
@@ -179,7 +180,7 @@ class MixturePool:
             self._mean, self._squares = means.clone(), torch.zeros_like(means)
             self._variance = weight * variances
         elif means.shape != self._mean.shape:
-            raise ValueError(
+            raise InvalidValueError(
                 f"every member must predict the same examples, got predictions of shape "
                 f"{[*self._mean.shape, 2]} and then {list(predictions.shape)}"
             )
@@ -211,7 +212,7 @@ class MixturePool:
 
     def _total_weight(self) -> float:
         if not self.members:
-            raise ValueError("a pool needs at least one member, got none; call add() first")
+            raise InvalidValueError("a pool needs at least one member, got none; call add() first")
         return self._weight
 
 
@@ -369,7 +370,7 @@ class Task(ABC):
         Raises:
             ValueError: The task has none.
         """
-        raise ValueError(
+        raise InvalidValueError(
             f"distillation needs a task with divergence_loss, got {self}; implement it, or leave distil out"
         )
 
@@ -406,4 +407,4 @@ class Task(ABC):
             if metric.name == name:
                 return metric
         known = ", ".join(metric.name for metric in self.metrics)
-        raise ValueError(f"the metrics of {self} are {known}, got {name!r}")
+        raise InvalidValueError(f"the metrics of {self} are {known}, got {name!r}")

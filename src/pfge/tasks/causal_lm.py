@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt
 from pfge.metrics.position_scores import PositionScores, score_positions
 from pfge.metrics.uncertainty import MemberSpread
@@ -59,7 +60,7 @@ class CausalLM(Classification):
 
     def __post_init__(self) -> None:
         if self.ignore_index is None:
-            raise ValueError("ignore_index must be a whole number, got None; -100 is the usual one")
+            raise InvalidValueError("ignore_index must be a whole number, got None; -100 is the usual one")
         super().__post_init__()
 
     def targets_of(self, batch: Any, at: TargetsAt = None) -> Tensor:
@@ -73,7 +74,7 @@ class CausalLM(Classification):
     def predictions(self, outputs: Any) -> Tensor:
         """Return softmax(outputs), [N, T, C], in float32."""
         if isinstance(outputs, Tensor) and outputs.ndim != 3:
-            raise ValueError(f"{self} takes logits [N, T, C], got {list(outputs.shape)}")
+            raise InvalidValueError(f"{self} takes logits [N, T, C], got {list(outputs.shape)}")
         return super().predictions(outputs)
 
     def spread_at(self, targets: Tensor) -> MemberSpread:
@@ -94,7 +95,7 @@ class CausalLM(Classification):
     def _next(self, targets: Tensor) -> Tensor:
         """Return the target of each position: the token after it; that of the last one is ignored."""
         if targets.ndim != 2:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self} takes the tokens of each text as targets, [N, T], got {list(targets.shape)}"
             )
         if not targets.is_floating_point():

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfge.calibration import Calibration, fit_temperature, log_probabilities, scale_probabilities
+from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt, has_entries
 from pfge.metrics.position_scores import PositionScores, mark_valid, require_positions, score_positions
 from pfge.metrics.scores import ExampleScores, Scores, score_examples
@@ -123,12 +124,14 @@ class Classification(Task):
 
     def __post_init__(self) -> None:
         if type(self.dim) is not int or self.dim == 0:
-            raise ValueError(
+            raise InvalidValueError(
                 f"dim must be the dimension of the classes, such as 1 or -1, and not 0, got {self.dim!r}"
             )
         ignored = self.ignore_index
         if ignored is not None and (type(ignored) is not int or abs(ignored) >= 2**63):
-            raise ValueError(f"ignore_index must be a whole number of 64 bits or None, got {ignored!r}")
+            raise InvalidValueError(
+                f"ignore_index must be a whole number of 64 bits or None, got {ignored!r}"
+            )
 
     def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
         """Return the cross-entropy, in the outputs' own type; 0 if every position is ignored."""
@@ -151,7 +154,7 @@ class Classification(Task):
         inputs = batch[0] if has_entries(batch) else batch
         tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
         if isinstance(tokens, Tensor) and not callable(at) and self._repeats(tokens, targets):
-            raise ValueError(
+            raise InvalidValueError(
                 f"the targets of {self} equal input_ids, the tokens that the model has seen at the same "
                 "positions; pass task=CausalLM(), which compares each position with the next token"
             )
@@ -191,7 +194,7 @@ class Classification(Task):
             return True
         if bool(one_hot):
             return False
-        raise ValueError(
+        raise InvalidValueError(
             f"{self} takes logits, got outputs that are probabilities already (not negative, sums of 1), "
             "to which softmax would be applied again; return logits, or pass forward=, a function of the "
             "model and the batch that returns the logarithm of the probabilities, as softmax(log p) = p"
@@ -200,16 +203,16 @@ class Classification(Task):
     def predictions(self, outputs: Any) -> Tensor:
         """Return softmax(outputs) along the classes, in float32."""
         if not isinstance(outputs, Tensor):
-            raise ValueError(
+            raise InvalidValueError(
                 f"the model must return logits, got {type(outputs).__name__}; pass forward= to pick them"
             )
         shape = list(outputs.shape)
         if not -outputs.ndim < self.dim < outputs.ndim or outputs.ndim < 2:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self} takes logits with examples first and classes along dimension {self.dim}, got {shape}"
             )
         if shape[self.dim] < 2:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self} takes logits of at least two classes along dimension {self.dim}, got {shape}; one "
                 "logit for yes or no is MultiLabel()'s"
             )
@@ -239,7 +242,7 @@ class Classification(Task):
     def divergence(self, expected: Tensor, predictions: Tensor) -> float:
         """Return the mean over examples, and positions, of KL(expected || predictions), in nats."""
         if expected.shape != predictions.shape:
-            raise ValueError(
+            raise InvalidValueError(
                 f"the divergence takes two predictions of one shape, got {list(expected.shape)} and "
                 f"{list(predictions.shape)}"
             )
@@ -253,7 +256,7 @@ class Classification(Task):
         """Return the temperature that minimizes the negative log-likelihood; see `fit_temperature`."""
         rows, of_rows = self.calibration_sample(predictions, targets)
         if not len(rows):
-            raise ValueError(
+            raise InvalidValueError(
                 f"a temperature is fitted on at least one target, but all of {list(targets.shape)} are "
                 f"{self.ignore_index}, which is ignored"
             )
@@ -310,7 +313,7 @@ class AssumedClassification(Classification):
     def predictions(self, outputs: Any) -> Tensor:
         """Return softmax(outputs), [N, C], in float32."""
         if isinstance(outputs, Tensor) and outputs.ndim != 2:
-            raise ValueError(
+            raise InvalidValueError(
                 f"without a task the model must return logits [N, C], got {list(outputs.shape)}; pass "
                 f"{_tasks_for(outputs.ndim)} from pfge.tasks"
             )
@@ -333,12 +336,14 @@ def _tasks_for(dimensions: int) -> str:
 def require_classification(task: Task, what: str) -> None:
     """Raise a ValueError unless a task may have one class for each example, which `what` needs."""
     if not isinstance(task, Classification) or task.ignore_index is not None or task.dim not in (1, -1):
-        raise ValueError(f"{what} needs a task with one class for each example, Classification(), got {task}")
+        raise InvalidValueError(
+            f"{what} needs a task with one class for each example, Classification(), got {task}"
+        )
 
 
 def require_one_class(predictions: Tensor, what: str) -> None:
     """Raise a ValueError unless predictions are of one class for each example, [N, C], which `what` needs."""
     if predictions.ndim != 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"{what} needs one class for each example, predictions [N, C], got {list(predictions.shape)}"
         )

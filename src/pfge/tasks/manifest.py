@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from pfge.errors import InvalidValueError
 from pfge.tasks.base import Task
 from pfge.tasks.causal_lm import CausalLM
 from pfge.tasks.classification import AssumedClassification, Classification
@@ -38,10 +39,10 @@ def task_from_manifest(entry: Any) -> Task:
             try:
                 return KNOWN[name](**options)
             except (TypeError, ValueError) as error:
-                raise ValueError(f"task has options that {name} does not take: {error}") from None
+                raise InvalidValueError(f"task has options that {name} does not take: {error}") from None
         case {"name": str(name), "options": dict()}:
-            raise ValueError(
+            raise InvalidValueError(
                 f"task must be one that this version knows, {', '.join(KNOWN)}, got {name!r}; update pfge, "
                 "or pass task= if it is your own"
             )
-    raise ValueError(f"task must have a name and options, got {entry!r}")
+    raise InvalidValueError(f"task must have a name and options, got {entry!r}")

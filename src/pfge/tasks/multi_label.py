@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from pfge.calibration import Calibration, fit_label_temperatures, scale_label_probabilities
+from pfge.errors import InvalidValueError
 from pfge.metrics.label_scores import LabelScores, score_labels
 from pfge.metrics.uncertainty import MemberSpread, kl_divergence, kl_loss
 from pfge.tasks.base import MeanPool, Metric, Task, sum_type
@@ -68,7 +69,7 @@ class MultiLabel(Task):
     def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
         """Return the binary cross-entropy, in the outputs' own type."""
         if outputs.shape != targets.shape:
-            raise ValueError(
+            raise InvalidValueError(
                 f"outputs and targets of labels are [N, L], got {list(outputs.shape)} and "
                 f"{list(targets.shape)}"
             )
@@ -83,7 +84,7 @@ class MultiLabel(Task):
         """
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
             found = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise ValueError(f"{self} takes logits [N, L], got {found}; pass forward= to pick them")
+            raise InvalidValueError(f"{self} takes logits [N, L], got {found}; pass forward= to pick them")
         return outputs.to(sum_type(outputs.device)).sigmoid()
 
     def pool(self) -> MeanPool:

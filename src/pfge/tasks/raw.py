@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from pfge.calibration import Calibration, require_temperature
+from pfge.errors import InvalidValueError
 from pfge.metrics.scores import SquaredErrors, score_squared_errors
 from pfge.tasks.base import MeanPool, Metric, MixturePool, Task
 
@@ -56,7 +57,7 @@ class Raw(Task):
     def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
         """Return the mean squared error, in the outputs' own type."""
         if outputs.shape != targets.shape:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self} takes targets of the shape of the outputs, {list(outputs.shape)}, got "
                 f"{list(targets.shape)}"
             )
@@ -71,7 +72,7 @@ class Raw(Task):
                 if isinstance(outputs, Tensor)
                 else type(outputs).__name__
             )
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self} takes a tensor of floating-point numbers [N, ...], got {found}; pass forward= to "
                 "pick or convert it"
             )
@@ -92,7 +93,7 @@ class Raw(Task):
     def divergence(self, expected: Tensor, predictions: Tensor) -> float:
         """Return half the mean squared difference."""
         if expected.shape != predictions.shape:
-            raise ValueError(
+            raise InvalidValueError(
                 f"the divergence takes two predictions of one shape, got {list(expected.shape)} and "
                 f"{list(predictions.shape)}"
             )
@@ -116,7 +117,7 @@ class Raw(Task):
         factor = require_temperature(calibration)
         if not isinstance(factor, Tensor) and factor == 1:
             return predictions
-        raise ValueError(f"{self} has no calibration, got {calibration}; use Ensemble.uncalibrated()")
+        raise InvalidValueError(f"{self} has no calibration, got {calibration}; use Ensemble.uncalibrated()")
 
 
 class OutputsSpread:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pfge.calibration import Calibration, fit_noise_variance, fit_variance_factor, require_temperature
+from pfge.errors import InvalidValueError
 from pfge.metrics.gaussian_scores import GaussianScores, score_gaussians
 from pfge.metrics.scores import SMALLEST
 from pfge.tasks.base import Metric, MixturePool, Task
@@ -88,7 +89,7 @@ class Regression(Task):
 
     def __post_init__(self) -> None:
         if self.noise not in ("fixed", "predicted"):
-            raise ValueError(f'noise must be "fixed" or "predicted", got {self.noise!r}')
+            raise InvalidValueError(f'noise must be "fixed" or "predicted", got {self.noise!r}')
 
     @property
     def needs_calibration(self) -> bool:
@@ -99,7 +100,7 @@ class Regression(Task):
         """Return the mean squared error, or the negative log-likelihood if variances are predicted."""
         means, log_variances = self._split(outputs)
         if targets.numel() != means.numel() or len(targets) != len(means):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self} takes targets [N] or [N, D] for outputs {list(outputs.shape)}, got "
                 f"{list(targets.shape)}"
             )
@@ -117,7 +118,7 @@ class Regression(Task):
         A predicted variance below the smallest normal float32 counts as that.
         """
         if not isinstance(outputs, Tensor):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self} takes a tensor of numbers, got {type(outputs).__name__}; pass forward= to pick it"
             )
         means, log_variances = self._split(outputs)
@@ -143,7 +144,7 @@ class Regression(Task):
     def divergence(self, expected: Tensor, predictions: Tensor) -> float:
         """Return the mean over numbers of KL(expected || predictions) of normal distributions, in nats."""
         if expected.shape != predictions.shape or expected.shape[-1] != 2:
-            raise ValueError(
+            raise InvalidValueError(
                 f"the divergence takes two predictions [N, D, 2], got {list(expected.shape)} and "
                 f"{list(predictions.shape)}"
             )
@@ -173,10 +174,10 @@ class Regression(Task):
         shape = list(outputs.shape)
         if self.noise == "fixed":
             if outputs.ndim not in (1, 2):
-                raise ValueError(f"{self} takes means [N] or [N, D], got {shape}")
+                raise InvalidValueError(f"{self} takes means [N] or [N, D], got {shape}")
             return outputs.reshape(len(outputs), -1) if outputs.ndim == 1 else outputs, None
         if outputs.ndim not in (2, 3) or shape[-1] != 2:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self} takes means and logarithms of variances, [N, 2] or [N, D, 2], got {shape}"
             )
         wide = outputs if outputs.ndim == 3 else outputs.unsqueeze(1)

@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
+from pfge.errors import InvalidValueError
 from pfge.methods import DEFAULT_METHODS, METHODS, Setting, Variant, base_of, known_rows
 from pfge.storage.files import LONGEST_FILE_NAME, MOST_MEMBERS, MOST_SEEDS, is_file_name
 from pfge.tasks import Task
@@ -50,7 +51,7 @@ def parse_launcher(text: str) -> Launcher | None:
     return None
 
 
-class ConfigError(ValueError):
+class ConfigError(InvalidValueError):
     """A setting that is unknown or has a wrong value; the message names it, the value and what is allowed."""
 
 

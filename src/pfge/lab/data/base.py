@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
+
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -126,7 +128,7 @@ def _has_accelerator() -> bool:
     return torch.accelerator.is_available()
 
 
-class DataError(ValueError):
+class DataError(InvalidValueError):
     """Data that is missing, damaged or of the wrong kind; the message names the remedy."""
 
 

@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from pfge.errors import InvalidValueError
 from pfge.lab.data.base import (
     IMAGENET_NORMALIZATION,
     READ_HERE,
@@ -56,7 +57,7 @@ def open_picture(path: Path) -> Image.Image:
     with open_regular(path) as file, Image.open(file) as picture:
         if max(picture.size) > LONGEST_SIDE * min(picture.size):
             # Its shorter side is made as long as a crop, so a file of a few bytes would take gigabytes.
-            raise ValueError(
+            raise InvalidValueError(
                 f"a picture's longer side must be at most {LONGEST_SIDE} times the shorter one, got "
                 f"{picture.width} x {picture.height} in {path}; crop it, or remove it"
             )

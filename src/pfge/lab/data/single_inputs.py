@@ -13,6 +13,7 @@ from numpy.lib.format import MAGIC_PREFIX, read_array_header_1_0, read_array_hea
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pfge.errors import InvalidValueError
 from pfge.lab.data import DataError, DataPart, ImageSet, Normalization
 from pfge.storage.files import LARGEST_INT, UnreadableFileError, open_regular
 
@@ -66,21 +67,23 @@ def _read_array(file: BufferedReader) -> NDArray[Any]:
         ValueError: The file is another one, is truncated, or holds other values than numbers.
     """
     if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
-        raise ValueError("it is another kind of file; save the array with numpy.save")
+        raise InvalidValueError("it is another kind of file; save the array with numpy.save")
     file.seek(0)
     try:
         version = read_magic(file)
         shape, _, dtype = (read_array_header_1_0 if version == (1, 0) else read_array_header_2_0)(file)
     except Exception as error:  # a damaged header is parsed as Python, which raises many types
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"its header is damaged: {reason[:MOST_SHOWN]}") from None
+        raise InvalidValueError(f"its header is damaged: {reason[:MOST_SHOWN]}") from None
     if dtype.kind not in "fiub":
-        raise ValueError(f"it holds {str(dtype)[:MOST_SHOWN]}, not numbers")
+        raise InvalidValueError(f"it holds {str(dtype)[:MOST_SHOWN]}, not numbers")
     rest = os.fstat(file.fileno()).st_size - file.tell()
     if not all(type(size) is int and 0 <= size <= LARGEST_INT for size in shape):
-        raise ValueError(f"its shape must be sizes of a tensor, got {str(shape)[:MOST_SHOWN]}")
+        raise InvalidValueError(f"its shape must be sizes of a tensor, got {str(shape)[:MOST_SHOWN]}")
     if prod(shape) * dtype.itemsize != rest:
-        raise ValueError(f"the shape {shape} of {dtype} needs other than the {rest:,} bytes that follow")
+        raise InvalidValueError(
+            f"the shape {shape} of {dtype} needs other than the {rest:,} bytes that follow"
+        )
     file.seek(0)
     return np.load(file, allow_pickle=False)  # type: ignore[no-any-return]  # a pickle may execute anything
 

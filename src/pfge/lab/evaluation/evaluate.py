@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pfge.calibration import UNSCALED, Calibration, Temperatures
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.lab.data import DataPart
 from pfge.lab.session import Session
 from pfge.metrics.position_scores import PositionScores
@@ -194,7 +195,9 @@ class ChunkedScores:
     def at(self, temperature: Calibration) -> ExampleScores:
         """Return the scores of each example at that temperature."""
         if temperature != self.temperature:
-            raise ValueError(f"scores are kept at the temperature {self.temperature}, got {temperature}")
+            raise InvalidValueError(
+                f"scores are kept at the temperature {self.temperature}, got {temperature}"
+            )
         return self.calibrated
 
     def at_member_temperatures(self) -> ExampleScores:

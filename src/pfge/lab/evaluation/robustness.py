@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pfge.calibration import CalibrateBy
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.lab.data import DataError, DataPart, Splits, evaluation_batches, load_data, take
 from pfge.lab.evaluation.corruptions import CORRUPTIONS, STRENGTHS, corrupted, require_corruption
 from pfge.lab.evaluation.evaluate import PooledMembers, compare_in_chunks, evaluate_on, predict
@@ -28,7 +29,7 @@ def ood_scores(pooled: PooledMembers) -> dict[str, Tensor]:
     0 for a single member.
     """
     if not isinstance(pooled.spread, MemberSpread):
-        raise ValueError(
+        raise InvalidValueError(
             "unknown inputs are detected by class probabilities, which this task does not predict"
         )
     probabilities = pooled.predictions
@@ -68,11 +69,11 @@ def ood_metrics(known: Tensor, unknown: Tensor) -> dict[str, float]:
 
 def _require_scores(name: str, scores: Tensor) -> None:
     if scores.ndim != 1 or not len(scores):
-        raise ValueError(
+        raise InvalidValueError(
             f"{name} scores must be a tensor [N] of at least one, got shape {list(scores.shape)}"
         )
     if bool(scores.isnan().any()):
-        raise ValueError(
+        raise InvalidValueError(
             f"{name} scores must be numbers, got {int(scores.isnan().sum())} NaN of {len(scores)}; "
             "check the model's outputs"
         )

@@ -11,6 +11,7 @@ from torch import nn
 
 from pfge.connectivity.curves import Bezier
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.lab.config.settings import ConnectSettings, Experiment
 from pfge.lab.data.base import generator
 from pfge.lab.launch.launch import launch
@@ -117,7 +118,7 @@ def choose_pairs(
     for (seed, method), count in members.items():
         possible = count - 1
         if possible < 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"a curve needs two members, but {method} of seed {seed} has {count}; run it longer"
             )
         of_reference = members.get((seed, find_reference().name), count)
@@ -125,7 +126,7 @@ def choose_pairs(
         if wanted == "all":
             wanted = possible
         if not 1 <= wanted <= possible:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{method} of seed {seed} has {possible} adjacent pairs, so 1 to {possible} can be chosen, "
                 f"got {wanted}"
             )
@@ -145,7 +146,7 @@ def _chosen_methods(session: Session) -> list[str]:
     made = session.experiment.ensemble.methods
     if chosen := [name for name in possible if name in made]:
         return chosen
-    raise ValueError(
+    raise InvalidValueError(
         f"{session.folder.path} must have members of {' or '.join(possible)} to connect, got "
         f"{', '.join(made) or 'no methods'}; run pfge compare with one of them in ensemble.methods and "
         "another --out"
@@ -174,7 +175,7 @@ def _connect(session: Session, pair: Pair) -> None:
         try:
             row = _find_result(session, pair)
         except ValueError as error:
-            raise ValueError(f"{pair}: {error}") from error
+            raise InvalidValueError(f"{pair}: {error}") from error
         append_row(session.folder.connectivity, row)
     _checkpoint(session.folder, pair).unlink(missing_ok=True)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.lab.data import DataPart, take
 from pfge.lab.evaluation.evaluate import evaluate_on, predict
 from pfge.lab.run.progress import Reporter
@@ -62,7 +63,7 @@ def diagnose(
 def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
     ensemble = session.load_ensemble(session.folder.ensemble(seed, method)).uncalibrated()
     if len(ensemble) < 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"a diagnosis needs two members or more, but {method} of seed {seed} has {len(ensemble)}"
         )
     w0 = read_w0(session, seed)

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from pfge.errors import InvalidValueError
 from pfge.lab.launch.marks import Marks
 from pfge.lab.launch.worker import Job, Pool, Unit, Work, longest_chains, units_to_run
 
@@ -13,7 +14,7 @@ SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_BETWEEN_SHOWS = 1.0
 
 
-class UnitsMissingError(ValueError):
+class UnitsMissingError(InvalidValueError):
     """Units failed again and again; all that does not need them is done."""
 
 

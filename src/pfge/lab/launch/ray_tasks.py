@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from pfge.errors import InvalidValueError
 from pfge.lab.config.settings import EngineSettings, Experiment
 from pfge.lab.launch.worker import Order, Pool, Worker
 
@@ -17,7 +18,7 @@ SECONDS_TO_ANSWER = 5.0
 GB = 1_000_000_000
 
 
-class RayError(ValueError):
+class RayError(InvalidValueError):
     """Ray is missing or cannot be reached, or no node has what a unit needs."""
 
 

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pfge.errors import InvalidValueError
 from pfge.lab.config.settings import EngineSettings
 from pfge.lab.launch.worker import Order, Pool, Worker
 
@@ -20,7 +21,7 @@ SECONDS_BETWEEN_ATTEMPTS = 60.0
 """Between submissions of a job that Slurm does not take: it may be busy, or restarted."""
 
 
-class SlurmError(ValueError):
+class SlurmError(InvalidValueError):
     """submitit or Slurm is missing, or Slurm refuses a job."""
 
 

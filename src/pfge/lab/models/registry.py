@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from pfge.errors import InvalidValueError
 from pfge.lab.models.resnets import CifarResNet, PreResNet, WideResNet
 from pfge.lab.models.small import conv1d, mlp, small_conv
 from pfge.lab.models.torchvision_models import build_timm, build_torchvision
@@ -18,7 +19,7 @@ from pfge.lab.user_functions import import_function, in_one_line, is_out_of_memo
 from pfge.weights import Weights, require_same_layout, view_weights
 
 
-class ModelBuildError(ValueError):
+class ModelBuildError(InvalidValueError):
     """The code of a model failed while it was built."""
 
 
@@ -83,7 +84,9 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
     """
     for quantity, value in (("classes", classes), ("channels", channels)):
         if value is not None and value < 1:
-            raise ValueError(f"{quantity} must be at least 1, got {value}; give the number your data has")
+            raise InvalidValueError(
+                f"{quantity} must be at least 1, got {value}; give the number your data has"
+            )
     build = _find(name)
     signature = inspect.signature(build)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
@@ -92,7 +95,7 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
     try:
         signature.bind(**taken, **options)
     except TypeError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"model {name!r} cannot be built: {error}; its parameters are {signature}"
         ) from error
     try:
@@ -106,7 +109,7 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
             f"model {name!r} cannot be built: {in_one_line(error)}; correct its code or options"
         ) from error
     if not isinstance(model, nn.Module):
-        raise ValueError(
+        raise InvalidValueError(
             f"{name} must return a torch.nn.Module, got {type(model).__name__}; return the model"
         )
     return model
@@ -125,7 +128,9 @@ def require_fitting_members(
     numbers = sum(tensor.numel() for tensor in weights.values())
     for quantity, value in (("outputs", classes), ("channels", channels)):
         if value is not None and value > numbers:
-            raise ValueError(f"{quantity} must be at most the {numbers:,} numbers of a member, got {value:,}")
+            raise InvalidValueError(
+                f"{quantity} must be at most the {numbers:,} numbers of a member, got {value:,}"
+            )
     if is_own_function(name):
         return
     try:
@@ -163,7 +168,7 @@ def _find(name: str) -> Callable[..., object]:
             return partial(family.build, _count_blocks(name, depth, family), *widths)
     close = difflib.get_close_matches(name.lower(), EXAMPLES, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise ValueError(f"there is no model {name!r}; {hint}choose from: {', '.join(available())}")
+    raise InvalidValueError(f"there is no model {name!r}; {hint}choose from: {', '.join(available())}")
 
 
 def _count_blocks(name: str, depth: int, family: Family) -> int:
@@ -172,7 +177,7 @@ def _count_blocks(name: str, depth: int, family: Family) -> int:
         return blocks
     depths = [family.step * count + family.offset for count in sorted({max(blocks, 1), max(blocks + 1, 1)})]
     nearest = " and ".join(name.replace(str(depth), str(fitting), 1) for fitting in depths)
-    raise ValueError(
+    raise InvalidValueError(
         f"the depth must be {family.step}n+{family.offset}, got {depth} in {name!r}; nearest: {nearest} "
         "(ImageNet's networks are torchvision:NAME and timm:NAME)"
     )

@@ -13,6 +13,7 @@ from urllib.parse import urlparse
 import torch
 from torch import Tensor, nn
 
+from pfge.errors import InvalidValueError
 from pfge.lab.models.new_head import describe_new_head, other_head
 
 DETECTION_OPERATORS = ("nms", "qnms")
@@ -49,7 +50,7 @@ def build_torchvision(
         ValueError: An argument does not fit the model, or the trained weights cannot be loaded.
     """
     if channels != 3:
-        raise ValueError(
+        raise InvalidValueError(
             f"torchvision's models take images of 3 channels, got {channels}; "
             "use a model of timm (timm:NAME), which adapts, or one of your own"
         )
@@ -69,14 +70,14 @@ def build_torchvision(
             found = trained.get_state_dict(progress=True, check_hash=True)
             _load_without_head(model, found, f"{weights} of torchvision:{architecture}", classes)
     except TypeError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"torchvision:{architecture} does not take the options {options}: {error}; correct them"
         ) from error
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
         if trained is None:
             raise
         file = Path(torch.hub.get_dir(), "checkpoints", Path(urlparse(trained.url).path).name)
-        raise ValueError(
+        raise InvalidValueError(
             f"the weights {weights} of torchvision:{architecture} could not be loaded ({error}); "
             f"download {trained.url} and put the file at {file}"
         ) from error
@@ -98,18 +99,18 @@ def build_timm(architecture: str, *, classes: int, channels: int = 3, **options:
     try:
         model: nn.Module = timm.create_model(architecture, num_classes=classes, in_chans=channels, **options)
     except TypeError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"timm:{architecture} does not take the options {options}: {error}; correct them"
         ) from error
     except OSError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"the weights of timm:{architecture} could not be loaded with the options {options} ({error}); "
             "download them elsewhere and give checkpoint_path=FILE in place of pretrained"
         ) from error
     except RuntimeError as error:
         if "checkpoint_path" not in options:
             raise
-        raise ValueError(
+        raise InvalidValueError(
             f"{options['checkpoint_path']} does not fit timm:{architecture} of {classes} classes; give it as "
             "pretrain.weights in place of checkpoint_path, which leaves out a head of another number"
         ) from error
@@ -129,7 +130,7 @@ def _import_package(package: str) -> ModuleType:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f'this model needs {package}, but {error.name} is not installed; pip install "pfge[models]"'
         ) from error
 
@@ -143,7 +144,7 @@ def _declare_missing_detection_operators() -> None:
 def _find_weights(models: ModuleType, architecture: str, weights: str) -> Any:
     known = models.get_model_weights(architecture).__members__
     if weights not in known:
-        raise ValueError(
+        raise InvalidValueError(
             f"torchvision:{architecture} has no weights {weights!r}; choose from {', '.join(known)}"
         )
     return known[weights]
@@ -160,4 +161,4 @@ def _load_without_head(model: nn.Module, found: dict[str, Tensor], source: str, 
 def _unknown_name(architecture: str, package: str, names: Iterable[str]) -> ValueError:
     close = difflib.get_close_matches(architecture.lower(), names)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "see the package's list_models()"
-    return ValueError(f"{package} has no model {architecture!r}; {hint}")
+    return InvalidValueError(f"{package} has no model {architecture!r}; {hint}")

@@ -7,6 +7,7 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from pfge.errors import InvalidValueError
 from pfge.storage.files import is_large_int
 
 Mark = TypeVar("Mark")
@@ -15,7 +16,7 @@ LARGEST_FLOAT = 1e100
 """Numbers are at most this large, so that statistics of them cannot overflow."""
 
 
-class ResultError(ValueError):
+class ResultError(InvalidValueError):
     """A JSON value that does not have the keys or types of a result; the message names the key."""
 
 

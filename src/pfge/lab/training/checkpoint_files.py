@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge.collectors import RunningMean
+from pfge.errors import InvalidValueError
 from pfge.lab.models.new_head import describe_new_head, other_head
 from pfge.storage.files import StorageError, open_regular, read_json_object, read_tensors
 from pfge.storage.manifest import is_inside
@@ -289,7 +290,7 @@ def average_checkpoints(
             types of the first cannot hold.
     """
     if not paths:
-        raise ValueError("averaging needs at least one checkpoint, got none")
+        raise InvalidValueError("averaging needs at least one checkpoint, got none")
     first = read(paths[0])
     types = {name: tensor.to("meta") for name, tensor in first.items()}
     mean = RunningMean(first, counted=True)

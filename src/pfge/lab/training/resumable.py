@@ -14,6 +14,7 @@ from pfge.collectors import Collector, Restart
 from pfge.connectivity.curves import Curve
 from pfge.connectivity.fitting import fit_curve
 from pfge.connectivity.tracing import CurveTrace, trace_curve
+from pfge.errors import InvalidValueError
 from pfge.forward import call_model
 from pfge.lab.data import Batch, TrainingSource, take
 from pfge.lab.data.base import derive_seed, generator, seed_torch
@@ -163,7 +164,7 @@ def train_resumable(
         try:
             return session.task.loss(outputs, batch[1])
         except IndexError as error:
-            raise ValueError(
+            raise InvalidValueError(
                 f"targets must be among the classes that the model has outputs for, got targets "
                 f"{list(batch[1].shape)} for outputs {list(outputs.shape)}: {error}; correct the targets, "
                 "or set ignore_index in task.options"
@@ -174,7 +175,7 @@ def train_resumable(
         checked = without(view_weights(trajectory.model), trajectory.non_finite_buffers)
         if (tensor := find_non_finite(checked)) is not None:
             # Written, it would replace the only checkpoint from which training can continue.
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name}: {tensor} holds NaN or infinity at iteration {trajectory.iteration}, so no "
                 "checkpoint is written; lower the learning rate, or look for NaN in the inputs and targets, "
                 "and give another --out"

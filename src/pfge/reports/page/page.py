@@ -10,6 +10,7 @@ from string import Template
 from typing import Any
 
 import pfge
+from pfge.errors import InvalidValueError
 from pfge.methods import NEUTRAL, START, base_of, find_reference, is_starred, styles
 from pfge.reports.contents import report_figures, report_tables
 from pfge.reports.figures.figure import Figure, Panel
@@ -198,7 +199,7 @@ SCRIPTS = ("scales.js", "charts.js", "page.js")
 def make_page(runs: Sequence[Run]) -> str:
     """Return the page: several runs in one table, then a section for each."""
     if not runs:
-        raise ValueError("a report needs at least one run, got none")
+        raise InvalidValueError("a report needs at least one run, got none")
     bodies = []
     figures: dict[str, Figure] = {}
     named = name_runs(runs)

@@ -5,6 +5,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pfge.errors import InvalidValueError
 from pfge.methods import find_reference, style_of
 from pfge.reports.statistics import Estimate, name_seeds
 from pfge.tasks import Metric
@@ -165,7 +166,7 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row.cells) != len(self.columns):
-                raise ValueError(
+                raise InvalidValueError(
                     f"a row of table {self.key} must have {len(self.columns)} cells, got {len(row.cells)}"
                 )
 
