@@ -94,6 +94,8 @@ def test_nonsense_is_refused() -> None:
         SWAG(1, rank=-1)
     with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
         SWAG(1, samples=0)
+    with pytest.raises(ValueError, match=r"rank must be a whole number, got 2\.5; round it to an int"):
+        SWAG(1, rank=2.5)  # type: ignore[arg-type]
 
 
 def test_complex_weights_are_sampled_as_their_real_and_imaginary_parts(tmp_path: Path) -> None:
