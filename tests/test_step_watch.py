@@ -14,10 +14,11 @@ def make_trajectory(collector: FGE) -> Trajectory:
     return Trajectory(model, SGD(model.parameters(), lr=0.1), None, [collector])
 
 
-def call(trajectory: Trajectory, order: str) -> None:
-    """Call before_update (b), step (s) and after_update (a) in this order."""
-    for parameter in trajectory.model.parameters():
-        parameter.grad = torch.ones_like(parameter)
+def call(trajectory: Trajectory, order: str, *, gradients: bool = True) -> None:
+    """Call before_update (b), step (s) and after_update (a) in this order, with new gradients by default."""
+    if gradients:
+        for parameter in trajectory.model.parameters():
+            parameter.grad = torch.ones_like(parameter)
     calls = {
         "b": trajectory.before_update,
         "s": trajectory.optimizer.step,
@@ -103,6 +104,46 @@ def test_nineteen_skipped_steps_in_a_row_are_accepted_and_twenty_are_not() -> No
     assert trajectory.iteration == 2
     with pytest.raises(RuntimeError, match=r"without a step .* look for NaN or infinity in the gradients"):
         call(trajectory, "ba")
+
+
+def accumulate(trajectory: Trajectory, batches: int, *, steps: bool) -> None:
+    """Add up gradients of batches with calls around each of them, and make a step at the end if asked to."""
+    for number in range(1, batches + 1):
+        trajectory.model(torch.full((4, 1), number / batches)).square().mean().backward()
+        call(trajectory, "bsa" if steps and number == batches else "ba", gradients=False)
+    if steps:
+        trajectory.optimizer.zero_grad()
+
+
+def test_calls_around_each_of_many_accumulated_batches_count_the_steps() -> None:
+    trajectory = make_trajectory(FGE(1))
+    for _ in range(3):
+        accumulate(trajectory, 64, steps=True)
+    assert trajectory.iteration == 3
+
+
+def test_gradients_that_are_accumulated_for_ever_are_noticed() -> None:
+    trajectory = make_trajectory(FGE(1))
+    with pytest.raises(RuntimeError, match="1000 times in a row without a step"):
+        accumulate(trajectory, 1100, steps=False)
+
+
+def test_gradients_that_are_not_finite_are_not_taken_for_accumulated_ones() -> None:
+    trajectory = make_trajectory(FGE(1))
+    call(trajectory, "ba")
+    for parameter in trajectory.model.parameters():
+        parameter.grad = torch.full_like(parameter, float("inf"))
+    with pytest.raises(RuntimeError, match=r"20 times in a row .* look for NaN or infinity in the gradients"):
+        call(trajectory, "ba" * 19, gradients=False)
+
+
+def test_another_optimizer_that_accumulates_is_noticed_at_its_step() -> None:
+    trajectory = make_trajectory(FGE(1))
+    trajectory.optimizer = SGD(trajectory.model.parameters(), lr=0.1)
+    accumulate(trajectory, 64, steps=True)
+    with pytest.raises(RuntimeError, match=r"80 times in a row .* although the weights change"):
+        accumulate(trajectory, 64, steps=True)
+    assert trajectory.iteration == 0
 
 
 class TwiceHooked(SGD):

@@ -491,6 +491,17 @@ def test_a_collector_that_has_collected_is_refused_by_another_trajectory(
     assert str(collector.state_dict()) == str(state)
 
 
+def test_a_collector_of_two_trajectories_at_once_is_refused_before_it_mixes_them() -> None:
+    collector = SWA(2)
+    first, second = make_trajectory(collector), make_trajectory(collector)
+    one_step(first)
+    one_step(second)
+    with pytest.raises(RuntimeError, match=r"another Trajectory has begun with SWA.* for each Trajectory"):
+        one_step(first)
+    one_step(second)
+    assert collector.iterations == [2]
+
+
 def test_a_collector_that_has_collected_resumes_from_a_state() -> None:
     collector = FGE(1)
     first = make_trajectory(collector)

@@ -18,6 +18,7 @@ from pfge.collectors.base import (
     Restart,
     as_collectors,
     require_finite,
+    require_own_collectors,
     require_own_weights,
     require_unused,
 )
@@ -279,6 +280,8 @@ def _require_dense(named: list[tuple[str, Tensor]]) -> None:
 
 UPDATES_WITHOUT_STEP = 20
 """Updates in a row without a step after which the loop is taken to be wrong; `GradScaler` may skip a few."""
+UPDATES_OF_ACCUMULATION = 1_000
+"""The same while gradients grow and weights stay, as where gradients of many batches are accumulated."""
 
 SAMPLED_PARAMETERS = 4
 
@@ -311,7 +314,8 @@ class StepWatch:
         self._unseen = 0  # that no after() saw, since it last saw one
         self._misplaced = 0  # calls of before() that found such steps, since then
         self._idle = 0  # calls of after() without a step, since then
-        self._sample: list[Tensor] = []
+        self._sample: list[Tensor] = []  # weights when the idle calls began
+        self._gradients: list[Tensor] = []  # those of the same weights then
 
     def before(self) -> None:
         """Note that a step is about to be made.
@@ -371,11 +375,16 @@ class StepWatch:
             return
         self._idle += 1
         if self._idle == 1:
-            self._sample = [part.clone() for part in self._smallest()]
-        if self._idle < UPDATES_WITHOUT_STEP:
+            smallest = self._smallest()
+            self._sample = [own_part(parameter).detach().clone() for parameter in smallest]
+            self._gradients = [gradient.clone() for gradient in _gradients_of(smallest)]
+        if self._idle % UPDATES_WITHOUT_STEP:
             return
         called = f"after_update() was called {self._idle} times in a row without a step of the optimizer"
-        if all(map(torch.equal, self._smallest(), self._sample)):
+        smallest = self._smallest()
+        if all(map(torch.equal, map(own_part, smallest), self._sample)):
+            if self._idle < UPDATES_OF_ACCUMULATION and self._is_accumulating(_gradients_of(smallest)):
+                return
             raise MisuseError(
                 f"{called}, so nothing is collected; call after_update() after the optimizer's step(); if "
                 "GradScaler skipped all of them, look for NaN or infinity in the gradients"
@@ -389,8 +398,19 @@ class StepWatch:
     def _smallest(self) -> list[Tensor]:
         """Return a few small parameters, by which a change of the weights is noticed."""
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
-        smallest = sorted(parameters, key=Tensor.numel)[:SAMPLED_PARAMETERS]
-        return [own_part(parameter).detach() for parameter in smallest]
+        return sorted(parameters, key=Tensor.numel)[:SAMPLED_PARAMETERS]
+
+    def _is_accumulating(self, gradients: list[Tensor]) -> bool:
+        """Return whether gradients changed since the idle calls began, and are finite."""
+        changed = len(gradients) != len(self._gradients) or not all(
+            map(torch.equal, gradients, self._gradients)
+        )
+        return changed and all(map(is_finite, gradients))
+
+
+def _gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
+    gradients = (parameter.grad for parameter in parameters)
+    return [own_part(g) for g in gradients if g is not None and g.layout == torch.strided]
 
 
 def unwrap_optimizer(model: nn.Module, optimizer: Optimizer) -> Optimizer:
@@ -575,6 +595,7 @@ class Trajectory:
             warn_of_high_rates(schedule, self.collectors)
         self._live = LiveWeights(model)
         self._begun = False
+        self._mark = object()  # that of the trajectory which a collector belongs to
         self._watch = StepWatch(optimizer, inner)
 
     def __repr__(self) -> str:
@@ -603,6 +624,7 @@ class Trajectory:
             frozen = frozen_batch_norm(self.model)
             for collector in self.collectors:
                 collector.frozen_batch_norm = frozen
+                collector.followed_by = self._mark
                 collector.begin(weights, buffers)
             self._begun = True
         if self.schedule is not None:
@@ -613,7 +635,8 @@ class Trajectory:
 
         Raises:
             ValueError: The weights are not finite.
-            RuntimeError: There was a step without `before_update()`, or no step for 20 calls in a row.
+            RuntimeError: There was a step without `before_update()`, or no step for 20 calls in a row, or for
+                1,000 where gradients are accumulated; or another trajectory has begun to use a collector.
         """
         if not self._begun:
             raise MisuseError("before_update() must come before the first optimizer.step(); call it there")
@@ -623,6 +646,7 @@ class Trajectory:
         due = [collector for collector in self.collectors if collector.due(self.iteration)]
         if not due:
             return
+        require_own_collectors(due, self._mark)
         weights = self._live.view()
         require_finite(due[0], self.iteration, self._live.find_non_finite())  # once for all of them
         # All look at the path as it was before any of them bends it.
@@ -684,6 +708,7 @@ class Trajectory:
             self._live.freeze(unchecked=state.get("non_finite_buffers", ()))
             for collector, (_, collected) in zip(self.collectors, state["collectors"], strict=True):
                 collector.frozen_batch_norm = frozenset(state.get("frozen_batch_norm", ()))
+                collector.followed_by = self._mark
                 share_narrow(collected)
                 collector.load_state_dict(collected)
 

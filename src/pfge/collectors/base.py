@@ -168,6 +168,9 @@ class Collector(ABC):
     frozen_batch_norm: frozenset[str] = frozenset()
     """Names of BatchNorm layers that were in evaluation mode in training; a trajectory sets it."""
 
+    followed_by: object = None
+    """The mark of the trajectory that began last with this collector, which sets it."""
+
     @abstractmethod
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
         """Take note of the start point, before the first update.
@@ -352,6 +355,16 @@ def require_unused(collectors: Iterable[Collector]) -> None:
             raise InvalidValueError(
                 f"a collector follows one training, and {collector} has collected in another, which would be "
                 "lost; construct a new collector for each training, or resume with load_state_dict()"
+            )
+
+
+def require_own_collectors(collectors: Iterable[Collector], mark: object) -> None:
+    """Raise a RuntimeError if another trajectory, with another mark, has begun with one of the collectors."""
+    for collector in collectors:
+        if collector.followed_by is not mark:
+            raise MisuseError(
+                f"a collector follows one training, and another Trajectory has begun with {collector}, so "
+                "its members would be of both; construct a collector for each Trajectory"
             )
 
 

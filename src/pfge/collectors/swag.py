@@ -72,7 +72,7 @@ class SWAG(Collector):
         require_cycle(cycle, phase)
         for name, value, least in (("rank", rank, 0), ("samples", samples, 1), ("scale", scale, 0)):
             if name != "scale" and not isinstance(value, int):
-                raise ValueError(f"{name} must be a whole number, got {value!r}; round it to an int")
+                raise InvalidValueError(f"{name} must be a whole number, got {value!r}; round it to an int")
             if value < least:
                 raise InvalidValueError(f"{name} must be at least {least}, got {value}")
         self.cycle = cycle
