@@ -34,7 +34,7 @@ from pfge.compression import PackSettings
 from pfge.forward import call_model
 from pfge.packed import pack_members
 from pfge.storage.ensemble_folder import LazyMembers
-from pfge.tasks import Classification
+from pfge.tasks import Classification, MultiLabel, Raw
 from pfge.weights import copy_weights, view_weights
 from tests.resealed import edit_json
 from tests.tasks.cases import CASES, ROWS, Case
@@ -494,6 +494,46 @@ def test_a_list_of_batches_in_place_of_one_is_refused(batches: list[object]) -> 
         ensemble.predict(batches)
 
 
+@pytest.mark.parametrize("batches", [[X, X], (X, X.double())])
+def test_two_batches_of_inputs_are_not_taken_for_inputs_and_classes(batches: object) -> None:
+    ensemble = Ensemble(make_members(), make_mlp)
+    for predict in (ensemble.predict, ensemble.predict_members):
+        with pytest.raises(TypeError, match=r"got two tensors \[\d+, 4\] .* to predict_batches\(\)"):
+            predict(batches)
+
+
+def test_inputs_beside_targets_of_the_same_shape_are_predicted_for_other_tasks() -> None:
+    members = [copy_weights(view_weights(nn.Linear(4, 4))) for _ in range(2)]
+    for task in (MultiLabel(), Raw()):
+        ensemble = Ensemble(members, lambda: nn.Linear(4, 4), task=task)
+        assert torch.equal(ensemble.predict([X, X]), ensemble.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ("folder", r"a list with the weights of each member, got one str; .* use Ensemble.load\(folder\)"),
+        (make_mlp(), r"got one Sequential; pass \[model.state_dict\(\)\]"),
+        (make_mlp().state_dict(), "got one OrderedDict"),
+        ([make_mlp()], r"weights by name, got a Sequential; pass what model.state_dict\(\) returns"),
+    ],
+)
+def test_what_is_not_a_list_of_weights_is_refused(members: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Ensemble(members, make_mlp)  # type: ignore[arg-type]
+
+
+def test_a_factory_that_returns_nothing_is_named() -> None:
+    ensemble = Ensemble(make_members(), lambda: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="build_model must return a module, got NoneType; let it return"):
+        ensemble.predict(X)
+
+
+def test_what_has_no_batches_is_refused() -> None:
+    with pytest.raises(TypeError, match="a list of batches or a DataLoader, got int; pass what a loop"):
+        Ensemble(make_members(), make_mlp).predict_batches(3)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("batch", [X, {"x": X}])
 def test_one_batch_in_place_of_a_list_is_refused(batch: object) -> None:
     ensemble = Ensemble(make_members(), make_mlp)
@@ -804,7 +844,7 @@ import resource, sys
 import torch
 from torch import nn
 from pfge import Ensemble
-from pfge.tasks import Classification
+from pfge.tasks import Classification, MultiLabel, Raw
 
 images = int(sys.argv[1])
 torch.set_num_threads(1)

@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from pfge.storage.ensemble_folder import LazyMembers
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST, NO_USAGE, Usage, describe_file
 from pfge.tasks import MixturePool, Task
-from pfge.tasks.classification import require_classification
+from pfge.tasks.classification import Classification, require_classification
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from pfge.views import Views
 from pfge.weights import (
@@ -116,6 +116,7 @@ class Ensemble:
         views: Views | None = None,
     ):
         _require_constructor(build_model)
+        _require_weights(members)
         if isinstance(members, list | tuple):
             for number, member in enumerate(members[1:], 2):
                 require_same_layout(members[0], member, "member 1", f"member {number}")
@@ -379,11 +380,13 @@ class Ensemble:
 
     def predict_members(self, x: Any) -> Tensor:
         """Return each member's predictions for one batch: for classes its probabilities, [K, N, C]."""
+        _require_one_batch(x, self.task)
         members = torch.stack(list(self.predict_each([x])))
         return members.to(self.task.result_type or members.dtype)
 
     def predict(self, x: Any) -> Tensor:
         """Return the pooled prediction for one batch: for classes the members' mean probabilities, [N, C]."""
+        _require_one_batch(x, self.task)
         return self.predict_batches([x])
 
     def predict_variance(self, x: Any) -> Tensor:
@@ -688,6 +691,33 @@ def _require_constructor(build_model: object) -> None:
             f"build_model must be a function that returns a new module, got a {kind}; pass the function or "
             f"class that constructs it, for example lambda: {kind}(...)"
         )
+
+
+def _require_weights(members: object) -> None:
+    """Raise a TypeError if these are plainly no list of weights by name."""
+    if isinstance(members, Mapping | str | Path | nn.Module):
+        raise InvalidTypeError(
+            f"members must be a list with the weights of each member, got one {type(members).__name__}; pass "
+            "[model.state_dict()], or use Ensemble.load(folder)"
+        )
+    for member in members if isinstance(members, list | tuple) else ():
+        if not isinstance(member, Mapping):
+            raise InvalidTypeError(
+                f"a member must be weights by name, got a {type(member).__name__}; pass what "
+                "model.state_dict() returns"
+            )
+
+
+def _require_one_batch(x: object, task: Task) -> None:
+    """Raise a TypeError if this is a list of two inputs, the second of which would be taken for targets."""
+    match x:
+        case [Tensor() as first, Tensor() as second] if isinstance(task, Classification):
+            inputs = first.is_floating_point() and second.is_floating_point() and first.ndim > 1
+            if inputs and first.shape == second.shape:  # targets are classes
+                raise InvalidTypeError(
+                    f"one batch is inputs, or inputs and classes, got two tensors {list(first.shape)} of "
+                    f"{first.dtype}; pass a list of batches to predict_batches(), or the inputs alone"
+                )
 
 
 def _require_views_fit(views: Views | None, task: Task) -> None:

@@ -55,11 +55,20 @@ class ModuleFactory:
             before = None
             if self._returns_new is None:
                 with torch.random.fork_rng():  # as after a single call
-                    before = _Watched(self._build_model())
-            model = self._build_model()
+                    before = _Watched(self._build())
+            model = self._build()
             if before is not None:
                 self._returns_new = not before.alive() & _holdings(model)
             return _prepare(model if self._returns_new else copy_module(model, device), device)
+
+    def _build(self) -> nn.Module:
+        model: Any = self._build_model()
+        if not isinstance(model, nn.Module):
+            raise InvalidTypeError(
+                f"build_model must return a module, got {type(model).__name__}; let it return the "
+                "model that it constructs"
+            )
+        return model
 
     def resident(self, device: torch.device) -> nn.Module:
         """Return a module for members to be put into: a new one, or the one that was handed over."""

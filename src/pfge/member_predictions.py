@@ -98,11 +98,16 @@ def predict_in_chunks(
 
 
 def _require_batches(batches: object) -> None:
-    """Raise a TypeError if this is one batch, whose rows or names would be read as batches."""
+    """Raise a TypeError unless these are batches; the rows or names of one batch would be read as several."""
     if isinstance(batches, Tensor | Mapping):
         raise InvalidTypeError(
             f"batches must be a list of batches or a DataLoader, got one {type(batches).__name__}; pass "
             "[batch], or call predict(batch)"
+        )
+    if not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
+        raise InvalidTypeError(
+            f"batches must be a list of batches or a DataLoader, got {type(batches).__name__}; pass what a "
+            "loop over batches reads"
         )
 
 
