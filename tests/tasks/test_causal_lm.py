@@ -1,4 +1,6 @@
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +74,46 @@ def test_single_masked_tokens_that_were_left_as_they_are_are_not_taken_for_a_cau
     assert task.targets_of(({"input_ids": tokens}, labels)) is labels
     with pytest.raises(ValueError, match="equal input_ids"):
         task.targets_of(({"input_ids": tokens}, tokens.clone()))
+
+
+MASK = torch.ones(2, 4)
+TEXTS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+
+
+@pytest.mark.parametrize(
+    ("batch", "at"),
+    [
+        ((TEXTS, TEXTS), None),
+        ((TEXTS, MASK, TEXTS), 2),
+        ([[TEXTS, MASK], TEXTS], None),
+        ((TEXTS, {"input_ids": TEXTS}), 0),
+    ],
+)
+def test_tokens_by_place_are_refused_as_targets_too(batch: Any, at: int | None) -> None:
+    task = Classification(dim=-1, ignore_index=-100)
+    with pytest.raises(ValueError, match="equal input_ids"):
+        task.targets_of(batch, at)
+    assert TASK.targets_of(batch, at) is TEXTS
+    assert task.targets_of(batch, lambda _: TEXTS) is TEXTS  # a model that repeats its input
+
+
+@pytest.mark.parametrize("inputs", [TEXTS.float(), TEXTS.flip(1), (MASK, TEXTS), TEXTS[:, :2]])
+def test_targets_that_are_not_the_tokens_of_the_first_argument_are_taken(inputs: Any) -> None:
+    for task in (Classification(dim=-1), TASK):
+        assert task.targets_of((inputs, TEXTS)) is TEXTS
+
+
+@pytest.mark.parametrize("wrap", [lambda tokens: tokens, lambda tokens: {"input_ids": tokens}])
+def test_targets_that_are_shifted_already_are_not_shifted_again(wrap: Callable[[Tensor], Any]) -> None:
+    batch = (wrap(TEXTS[:, :-1]), TEXTS[:, 1:])
+    message = r"next tokens already.*; pass the tokens .*task=Classification\(dim=-1, ignore_index=-100\)"
+    with pytest.raises(ValueError, match=message):
+        TASK.targets_of(batch)
+    assert Classification(dim=-1).targets_of(batch) is batch[1]
+    same = torch.full((2, 4), 3)  # such texts are their own next tokens
+    assert TASK.targets_of((wrap(same), same)) is same
+    one = torch.tensor([[-100, 3, -100, -100], [-100] * 4])
+    assert TASK.targets_of((wrap(TEXTS), one)) is one
 
 
 def test_scores_and_loss_compare_each_position_with_the_next_token() -> None:

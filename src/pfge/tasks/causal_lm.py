@@ -12,7 +12,7 @@ from pfge.forward import TargetsAt
 from pfge.metrics.position_scores import PositionScores, score_positions
 from pfge.metrics.uncertainty import MemberSpread
 from pfge.tasks.base import Metric, Task
-from pfge.tasks.classification import Classification
+from pfge.tasks.classification import Classification, tokens_of
 
 _PERPLEXITY = Metric("perplexity", "perplexity", "lower", methodcaller("perplexity"), digits=3, is_main=True)
 _LEFT_OUT = ("ece_equal_mass", "aurc", "mean_iou")
@@ -64,8 +64,32 @@ class CausalLM(Classification):
         super().__post_init__()
 
     def targets_of(self, batch: Any, at: TargetsAt = None) -> Tensor:
-        """Return the targets of a batch, which are the tokens, not shifted."""
-        return Task.targets_of(self, batch, at)
+        """Return the targets of a batch, which are the tokens; those that are shifted already are refused.
+
+        A function as `at` may return them nevertheless.
+        """
+        targets = Task.targets_of(self, batch, at)
+        tokens = None if callable(at) else tokens_of(batch, at)
+        if tokens is not None and self._are_shifted(tokens, targets):
+            raise ValueError(
+                f"the targets of {self} are the next tokens already, and they would be shifted once more; "
+                "pass the tokens themselves as targets, or "
+                f"task=Classification(dim=-1, ignore_index={self.ignore_index}), which shifts nothing"
+            )
+        return targets
+
+    def _are_shifted(self, tokens: Tensor, targets: Tensor) -> bool:
+        """Return whether targets are the tokens one position later, wherever they count, and not the tokens.
+
+        A single target that counts may be both by chance.
+        """
+        if tokens.shape != targets.shape or tokens.ndim != 2:
+            return False
+        targets = targets.to(tokens.device)
+        counted = self._counted(targets)
+        before_last = counted[:, :-1]
+        are_next = ((targets[:, :-1] == tokens[:, 1:]) | ~before_last).all() & (before_last.sum() > 1)
+        return bool(are_next & ((targets != tokens) & counted).any())
 
     def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
         """Return the cross-entropy of next tokens, in the outputs' own type; 0 if all are ignored."""

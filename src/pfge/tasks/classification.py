@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from pfge.calibration import Calibration, fit_temperature, log_probabilities, scale_probabilities
 from pfge.errors import InvalidValueError
-from pfge.forward import TargetsAt, has_entries
+from pfge.forward import TargetsAt, has_entries, inputs_of
 from pfge.metrics.position_scores import PositionScores, mark_valid, require_positions, score_positions
 from pfge.metrics.scores import ExampleScores, Scores, score_examples
 from pfge.metrics.uncertainty import MemberSpread, kl_divergence, kl_loss
@@ -151,12 +151,12 @@ class Classification(Task):
         A function as `at` may return them nevertheless.
         """
         targets = super().targets_of(batch, at)
-        inputs = batch[0] if has_entries(batch) else batch
-        tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
-        if isinstance(tokens, Tensor) and not callable(at) and self._repeats(tokens, targets):
+        tokens = None if callable(at) else tokens_of(batch, at)
+        if tokens is not None and self._repeats(tokens, targets):
             raise InvalidValueError(
                 f"the targets of {self} equal input_ids, the tokens that the model has seen at the same "
-                "positions; pass task=CausalLM(), which compares each position with the next token"
+                "positions; pass task=CausalLM(), which compares each position with the next token, or "
+                "targets=, a function of the batch, if the model is meant to repeat its input"
             )
         return targets
 
@@ -168,8 +168,11 @@ class Classification(Task):
         if tokens.shape != targets.shape or tokens.ndim != 2:
             return False
         targets = targets.to(tokens.device)
-        counted = targets != (-100 if self.ignore_index is None else self.ignore_index)
+        counted = self._counted(targets)
         return bool(((targets == tokens) | ~counted).all() & (counted[:, 1:] & counted[:, :-1]).any())
+
+    def _counted(self, targets: Tensor) -> Tensor:
+        return targets != (-100 if self.ignore_index is None else self.ignore_index)
 
     def check_outputs(self, outputs: Any) -> bool:
         """Refuse outputs that already are probabilities: not negative, and every row has the sum 1.
@@ -331,6 +334,22 @@ def _tasks_for(dimensions: int) -> str:
     numbers = 'task=Regression(noise="predicted") for [N, D, 2]'
     raw = "or task=Raw() for outputs of any other meaning,"
     return f"{masks}, {tokens}, " + (f"{numbers}, " if dimensions == 3 else "") + raw
+
+
+def tokens_of(batch: Any, at: TargetsAt) -> Tensor | None:
+    """Return the tokens that a model sees: `input_ids` or a first argument of whole numbers, else None.
+
+    Args:
+        batch: Inputs and targets.
+        at: The index or the key of the targets, or None for the usual place.
+    """
+    inputs = inputs_of(batch, at)
+    while has_entries(inputs) and len(inputs):
+        inputs = inputs[0]
+    tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else inputs
+    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.is_complex():
+        return None
+    return tokens
 
 
 def require_classification(task: Task, what: str) -> None:
