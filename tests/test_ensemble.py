@@ -320,6 +320,25 @@ def test_outputs_that_already_are_probabilities_are_refused(dtype: torch.dtype, 
         ensemble.predict(X.to(dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_probabilities_of_a_narrow_type_are_refused_after_they_were_widened(dtype: torch.dtype) -> None:
+    ensemble = softmaxed(forward=lambda model, x: model(x).to(dtype).float())
+    with pytest.raises(ValueError, match="probabilities already"):
+        ensemble.predict(X)
+
+
+def test_a_row_of_a_narrow_type_that_has_the_sum_1_by_chance_is_a_row_of_logits() -> None:
+    task = Classification()
+    logits = torch.tensor([[0.4, 0.6]])
+    for dtype in (torch.bfloat16, torch.float16):
+        assert not task.check_outputs(logits.to(dtype))  # the next batch decides
+        assert not task.check_outputs(logits[:0].to(dtype))
+        with pytest.raises(ValueError, match="probabilities already"):
+            task.check_outputs(logits.expand(4, 2).to(dtype))
+    with pytest.raises(ValueError, match="probabilities already"):
+        task.check_outputs(logits)
+
+
 def test_the_logarithm_of_probabilities_gives_their_mean() -> None:
     ensemble = softmaxed(forward=lambda model, x: model(x).log())
     model = ensemble.build_model()
@@ -334,10 +353,10 @@ def test_rows_that_are_one_hot_may_be_logits_and_the_next_batch_decides() -> Non
     ensemble = Ensemble([{"weight": torch.eye(3)}], lambda: nn.Linear(3, 3, bias=False))
     torch.testing.assert_close(ensemble.predict(torch.eye(3)), torch.eye(3).softmax(dim=1))
     with pytest.raises(ValueError, match="probabilities already"):
-        ensemble.predict(torch.tensor([[0.25, 0.5, 0.25]]))
+        ensemble.predict(torch.tensor([[0.2, 0.5, 0.3]]))
     ensemble = Ensemble(ensemble.members, ensemble.build_model)
-    ensemble.predict(torch.tensor([[0.25, 0.5, 0.26]]))
-    ensemble.predict(torch.tensor([[0.25, 0.5, 0.25]]))  # among logits that were decided before
+    ensemble.predict(torch.tensor([[0.2, 0.5, 0.31]]))
+    ensemble.predict(torch.tensor([[0.2, 0.5, 0.3]]))  # among logits that were decided before
 
 
 # Temperatures

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pfge import Ensemble, Weights
 from pfge.calibration import CalibrateBy, Temperatures
-from pfge.ensemble_module import EnsembleModule
+from pfge.ensemble_module import EnsembleModule, Form
 from pfge.packed import PackSettings, pack_members
 from pfge.weights import copy_weights, view_weights
 from tests.tasks.cases import CASES
@@ -251,3 +251,20 @@ def test_weights_of_another_architecture_are_refused() -> None:
         with pytest.raises(ValueError, match="the model"):
             ensemble.as_module()
     assert isinstance(Ensemble(mlp_members(), make_mlp).as_module(), EnsembleModule)
+
+
+@pytest.mark.parametrize("form", ["loop", "vmap"])
+def test_outputs_that_already_are_probabilities_are_refused(form: Form) -> None:
+    def make_model() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1))
+
+    ensemble = Ensemble([make_model().state_dict() for _ in range(2)], make_model)
+    with pytest.raises(ValueError, match="probabilities already"):
+        ensemble.as_module(form=form)(torch.randn(5, 4))
+
+
+def test_outputs_are_not_looked_at_where_they_have_no_values() -> None:
+    ensemble = Ensemble([nn.Linear(4, 3).state_dict() for _ in range(2)], lambda: nn.Linear(4, 3))
+    inputs = torch.randn(6, 5, 4)
+    expected = torch.stack([ensemble.predict(x) for x in inputs])
+    torch.testing.assert_close(torch.func.vmap(ensemble.as_module())(inputs), expected)

@@ -73,6 +73,7 @@ class EnsembleModule(nn.Module):
         self.form = form
         self.seconds: dict[str, float] = {}
         self._task, self._temperatures, self._length = task, temperatures, len(members)
+        self._outputs_checked = False
         # In a tuple, so that the model is a part of this module once.
         self._called = (Called(self.model, forward),)
         live = view_weights(self.model)
@@ -101,12 +102,23 @@ class EnsembleModule(nn.Module):
         """Return the predictions for a batch, given as the model takes it."""
         pool = self._task.pool()
         for number, outputs in enumerate(self._outputs(inputs, named)):
+            self._check(outputs)
             predictions = self._task.predictions(outputs)
             calibrated = self._task.calibrate(predictions, self._temperatures.of_member(number))
             pool.add(calibrated, self._temperatures.weight_of(number))
         return self._task.calibrate(pool.result(), self._temperatures.pooled).to(
             self._task.result_type or predictions.dtype
         )
+
+    def _check(self, outputs: Any) -> None:
+        """Refuse outputs of another kind, as an ensemble does; not where values are not known yet."""
+        if torch.compiler.is_compiling() or self._outputs_checked:
+            return
+        if isinstance(outputs, Tensor) and outputs.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        # Inside of a transform such as vmap, values cannot be looked at, which is a RuntimeError.
+        with suppress(RuntimeError):
+            self._outputs_checked = self._task.check_outputs(outputs)
 
     def train(self, mode: bool = True) -> "EnsembleModule":  # noqa: ARG002 - as of nn.Module
         """Stay in evaluation mode: members predict, and BatchNorm keeps its statistics."""

@@ -71,7 +71,7 @@ class CausalLM(Classification):
         targets = Task.targets_of(self, batch, at)
         tokens = None if callable(at) else tokens_of(batch, at)
         if tokens is not None and self._are_shifted(tokens, targets):
-            raise ValueError(
+            raise InvalidValueError(
                 f"the targets of {self} are the next tokens already, and they would be shifted once more; "
                 "pass the tokens themselves as targets, or "
                 f"task=Classification(dim=-1, ignore_index={self.ignore_index}), which shifts nothing"

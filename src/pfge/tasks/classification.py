@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log
 from operator import methodcaller
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +20,8 @@ from pfge.tasks.base import MeanPool, Metric, Task, sum_type
 
 SAMPLED = 256
 """Positions of an example that a temperature is fitted on."""
+BY_CHANCE = 1e-6
+"""Outputs are taken for probabilities where logits would look so with a probability of at most this."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Classification(Task):
 
     A language model that predicts the next token needs `CausalLM`. Targets that equal the `input_ids` of the
     same positions are refused. So are outputs that already are probabilities, except for batches whose rows
-    are all exactly one-hot, as those of small examples are: an ensemble looks at its first batch.
+    are all exactly one-hot, as those of small examples are, or too few in a narrow type to tell: an ensemble
+    looks at its first batch that is neither.
 
     Args:
         dim: The dimension of the classes, not the first, which is that of the examples.
@@ -177,25 +181,30 @@ class Classification(Task):
     def check_outputs(self, outputs: Any) -> bool:
         """Refuse outputs that already are probabilities: not negative, and every row has the sum 1.
 
-        Rows that are exactly one-hot may be either, so a batch of only these decides nothing.
+        Rows that are exactly one-hot may be either, and so may a few rows of few classes in a narrow type,
+        whose sums are 1 by chance too. Such batches decide nothing.
         """
         if (
             not isinstance(outputs, Tensor)
             or not outputs.is_floating_point()
             or outputs.device.type == "meta"
-            or not outputs.numel()
             or not -outputs.ndim < self.dim < outputs.ndim
+            or outputs.shape[self.dim] < 2
         ):
             return True
-        classes = outputs.shape[self.dim]
-        # Entries are rounded to the outputs' type, and all by one factor of a sum in float32 or wider.
-        rounding = 4 * torch.finfo(outputs.dtype).eps + classes * torch.finfo(torch.float32).eps
-        sums = outputs.sum(dim=self.dim, dtype=sum_type(outputs.device))
-        are_probabilities = (outputs >= 0).all() & ((sums - 1).abs() <= rounding).all()
-        one_hot = ((outputs == 0) | (outputs == 1)).all()
-        if classes < 2 or not bool(are_probabilities):
+        if not outputs.numel():
+            return False
+        if not bool((outputs >= 0).all()):  # as most logits: nothing else is computed
             return True
-        if bool(one_hot):
+        classes = outputs.shape[self.dim]
+        sums = outputs.sum(dim=self.dim, dtype=sum_type(outputs.device))
+        away = (sums - 1).abs().max()
+        # Entries are rounded to a type, and all by one factor of a sum in float32 or wider.
+        rounding = torch.finfo(_type_that_holds(outputs)).eps + classes * torch.finfo(torch.float32).eps
+        if not bool(away <= rounding):  # true of NaN, too
+            return True
+        by_chance = log(min(1.0, rounding)) - classes * log(2)  # of one row, if signs of logits are random
+        if sums.numel() * by_chance > log(BY_CHANCE) or bool(((outputs == 0) | (outputs == 1)).all()):
             return False
         raise InvalidValueError(
             f"{self} takes logits, got outputs that are probabilities already (not negative, sums of 1), "
@@ -334,6 +343,15 @@ def _tasks_for(dimensions: int) -> str:
     numbers = 'task=Regression(noise="predicted") for [N, D, 2]'
     raw = "or task=Raw() for outputs of any other meaning,"
     return f"{masks}, {tokens}, " + (f"{numbers}, " if dimensions == 3 else "") + raw
+
+
+def _type_that_holds(outputs: Tensor) -> torch.dtype:
+    """Return the narrowest type that outputs can have been rounded to before they were widened."""
+    if outputs.dtype.itemsize > 2 and bool((outputs.bfloat16().to(outputs.dtype) == outputs).all()):
+        return torch.bfloat16
+    if outputs.dtype.itemsize > 2 and bool((outputs.half().to(outputs.dtype) == outputs).all()):
+        return torch.float16
+    return outputs.dtype
 
 
 def tokens_of(batch: Any, at: TargetsAt) -> Tensor | None:
