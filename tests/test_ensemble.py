@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 from pfge import (
@@ -159,6 +160,12 @@ def test_an_ensemble_can_be_pickled_after_its_batch_norm_was_refreshed(
     fresh = made(Ensemble(make_members(), make_mlp), tmp_path).with_fresh_batch_norm([X])
     copied = pickle.loads(pickle.dumps(made(fresh, tmp_path / "fresh")))
     assert torch.equal(copied.predict(X), fresh.predict(X))
+
+
+@pytest.mark.parametrize("kind", [SWA, SWAG, FGE])
+def test_an_ensemble_of_any_collector_can_be_pickled(kind: type[Collector]) -> None:
+    fresh = collected(kind(1)).with_fresh_batch_norm([X])
+    assert torch.equal(pickle.loads(pickle.dumps(fresh)).predict(X), fresh.predict(X))
 
 
 def test_bf16_members_give_float32_probabilities() -> None:
@@ -553,7 +560,7 @@ def test_what_has_no_batches_is_refused() -> None:
         Ensemble(make_members(), make_mlp).predict_batches(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("batch", [X, {"x": X}])
+@pytest.mark.parametrize("batch", [X, {"x": X}, pack_sequence([X, X[:2]])])
 def test_one_batch_in_place_of_a_list_is_refused(batch: object) -> None:
     ensemble = Ensemble(make_members(), make_mlp)
     for read in (ensemble.predict_batches, ensemble.evaluate):

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from pfge.calibration import (
     CalibrateBy,
@@ -99,7 +100,7 @@ def predict_in_chunks(
 
 def _require_batches(batches: object) -> None:
     """Raise a TypeError unless these are batches; the rows or names of one batch would be read as several."""
-    if isinstance(batches, Tensor | Mapping):
+    if isinstance(batches, Tensor | Mapping | PackedSequence):
         raise InvalidTypeError(
             f"batches must be a list of batches or a DataLoader, got one {type(batches).__name__}; pass "
             "[batch], or call predict(batch)"
@@ -126,7 +127,8 @@ def _put_together(parts: Sequence[Tensor]) -> Tensor:
         if part.shape[1:] != parts[0].shape[1:]:
             raise InvalidValueError(
                 f"batches must have predictions of one shape to be put together, got {list(parts[0].shape)} "
-                f"and {list(part.shape)}; predict batches one by one, or score them with evaluate()"
+                f"and {list(part.shape)}; pad them to one length, predict batches one by one, or "
+                "score them with evaluate()"
             )
     return torch.cat(list(parts))
 

@@ -17,6 +17,7 @@ from pfge.metrics import kl_divergence, negative_log_likelihood
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.codes import Quantized
 from pfge.packed.encode import find_shared
+from pfge.tasks import Classification, Raw
 from pfge.weights import count_bytes
 from tests.packed.test_packed_members import close_members
 from tests.tasks.cases import CASES
@@ -351,6 +352,21 @@ def test_each_task_is_compressed_to_a_divergence_and_an_increase_of_its_own_nll(
     before, after = (case.task.summarize(case.task.score(p, case.targets))["nll"] for p in (expected, packed))
     assert quality.nll_increase == pytest.approx(after - before)
     assert after - before <= 1e-3
+
+
+def test_a_task_without_a_likelihood_has_no_increase_of_it() -> None:
+    ensemble = Ensemble([{"weight": torch.eye(4)}], lambda: nn.Linear(4, 4, bias=False), task=Raw())
+    with pytest.raises(ValueError, match=r"got Raw\(\); pass MaxLoss\(kl="):
+        compress(ensemble, MaxLoss(nll_increase=0.1), validation=[(torch.eye(4), torch.eye(4))])
+
+
+@pytest.mark.parametrize("target", [MaxLoss(kl=0.1), MaxLoss(nll_increase=0.1)], ids=str)
+def test_validation_batches_of_several_shapes_are_refused_with_the_remedy(target: MaxLoss) -> None:
+    task = Classification(dim=-1)
+    ensemble = Ensemble([{"weight": torch.eye(4)}], lambda: nn.Linear(4, 4, bias=False), task=task)
+    texts = [(torch.randn(2, length, 4), torch.zeros(2, length, dtype=torch.int64)) for length in (3, 5)]
+    with pytest.raises(ValueError, match=r"predictions of one shape .* pad them to one length"):
+        compress(ensemble, target, validation=texts)
 
 
 def test_distillation_is_kept_and_lowers_the_divergence(ensemble: Ensemble) -> None:

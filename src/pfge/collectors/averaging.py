@@ -50,6 +50,10 @@ class RunningMean:
     def __repr__(self) -> str:
         return f"RunningMean({describe_weights(self._mean)}, count={self.count})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle or a copy needs: a move leads to the tensors of a model in training."""
+        return vars(self) | {"_move": None}
+
     def add(self, weights: Weights) -> None:
         """Count one more point."""
         self._go_towards(weights, 1 / (self.count + 1))

@@ -10,6 +10,7 @@ import torch
 
 from pfge.compression.rate_distortion import SMALL, relative_error
 from pfge.ensemble import Ensemble
+from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt, require_same_order
 from pfge.packed.encode import PackSettings, Shared, base_numbers, is_packed, pack_delta, pack_small
 from pfge.weights import Weights
@@ -57,10 +58,16 @@ class Judge:
         self.batches = batches
         self.targets = targets
         self._targets = None
-        if with_targets:
-            found = [self._task.targets_of(batch, targets).cpu() for batch in batches]
-            self._targets = torch.cat(found)
+        if with_targets and "nll" not in [metric.name for metric in self._task.metrics]:
+            raise InvalidValueError(
+                f"nll_increase needs a task with a negative log-likelihood, got {self._task}; pass "
+                "MaxLoss(kl=...) instead"
+            )
+        found = [self._task.targets_of(batch, targets).cpu() for batch in batches if with_targets]
+        # Before targets are put together, as it says what batches must have in common.
         self._expected = original.predict_batches(batches, targets=targets).cpu()
+        if with_targets:
+            self._targets = torch.cat(found)
 
     def measure(self, compressed: Ensemble) -> Quality:
         """Return what a compressed ensemble's predictions have lost."""
