@@ -127,6 +127,12 @@ def test_the_distance_between_devices_is_that_on_one_device() -> None:
     assert distance(there, there) == 0.0
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_the_distance_of_weights_in_eight_bits_is_that_of_their_values(dtype: torch.dtype) -> None:
+    start, end = ({"w": torch.tensor(w).to(dtype)} for w in ([0.0, 1.0], [3.0, 5.0]))
+    assert distance(start, end) == 5.0
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()

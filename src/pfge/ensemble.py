@@ -411,7 +411,7 @@ class Ensemble:
             pool.add(
                 torch.stack([member, torch.zeros_like(member)], dim=-1), self.temperatures.weight_of(number)
             )
-        return pool.variance_of_means().to(member.dtype)
+        return pool.variance_of_means().to(self.task.result_type or member.dtype)
 
     def predict_batches(self, batches: Iterable[Any], *, targets: TargetsAt = None) -> Tensor:
         """Return the pooled prediction over a data set, reading it once for each member.

@@ -433,7 +433,8 @@ def _norm_of_difference(start: Tensor, end: Tensor) -> float:
     start, end = whole(start).detach(), whole(end).detach()
     if start.device != end.device:
         start, end = start.cpu(), end.cpu()
-    wide = torch.promote_types(start.dtype, torch.float64)
+    # Floating-point types of 8 bits are not promoted.
+    wide = torch.float64 if is_narrow(start) else torch.promote_types(start.dtype, torch.float64)
     return float(torch.linalg.vector_norm(end.to(wide) - start.to(wide)))
 
 

@@ -92,6 +92,20 @@ def test_help_is_more_than_the_standard_error() -> None:
     assert not SharedTemperature(2.0, 1.0, difference=-0.009, error=0.01).help
 
 
+def test_members_of_bfloat16_are_fitted_nearly_as_those_of_float64() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(300, 40, generator=generator, dtype=torch.float64)
+    targets = logits.softmax(dim=1).multinomial(1, generator=generator)[:, 0]
+    noise = 2 * torch.randn(3, 300, 40, generator=generator, dtype=torch.float64)
+    members = (logits + noise).softmax(dim=2)
+    expected, found = (
+        fit_shared_temperature(members, targets),
+        fit_shared_temperature(members.bfloat16(), targets),
+    )
+    assert found.help == expected.help
+    assert found.difference == pytest.approx(expected.difference, abs=0.005)
+
+
 def test_rounding_is_no_help() -> None:
     assert not SharedTemperature(2.0, 1.0, difference=-3e-17, error=1e-17).help
 

@@ -6,7 +6,7 @@ from scipy.stats import entropy
 from sklearn.metrics import accuracy_score
 from torch import Tensor
 
-from pfge.metrics import disagreement, mutual_information, predictive_entropy
+from pfge.metrics import disagreement, kl_divergence, mutual_information, predictive_entropy
 from pfge.metrics.uncertainty import MemberSpread
 
 
@@ -41,6 +41,16 @@ def test_equal_members_have_a_mutual_information_of_zero_and_never_less() -> Non
     found = mutual_information(random_members(1, 300).float().repeat(7, 1, 1))
     assert found.min() >= 0
     assert found.max() < 1e-12
+
+
+def test_members_of_bfloat16_have_nearly_the_numbers_of_float64() -> None:
+    members = random_members(classes=100)
+    narrow = members.bfloat16()
+    expected = mutual_information(members).mean().item()
+    assert mutual_information(narrow).mean().item() == pytest.approx(expected, rel=0.01)
+    expected = kl_divergence(members[0], members[1])
+    assert kl_divergence(narrow[0], narrow[1]) == pytest.approx(expected, rel=0.01)
+    assert kl_divergence(members[0].bfloat16(), members[0]) == pytest.approx(0, abs=1e-5)
 
 
 def test_disagreement_worked_out_by_hand() -> None:

@@ -124,8 +124,8 @@ def test_an_ensemble_predicts_float32_and_pools_and_scores_in_float64() -> None:
     x, targets = torch.ones(1, 1), torch.tensor([[0, 1]])
     members = [{"weight": torch.tensor([[z], [-z]])} for z in (20.0, 30.0)]
     ensemble = Ensemble(members, lambda: nn.Linear(1, 2, bias=False), task=TASK)
-    for found in (ensemble.predict(x), ensemble.predict_members(x), ensemble.as_module()(x)):
-        assert found.dtype == torch.float32
+    uses = (ensemble.predict, ensemble.predict_members, ensemble.predict_variance, ensemble.as_module())
+    assert [use(x).dtype for use in uses] == [torch.float32] * 4
     # -log of the mean of both probabilities of the answers, which float32 rounds to 0.
     expected = -math.log((math.exp(-20) + math.exp(-30)) / 2)
     assert ensemble.evaluate([(x, targets)]).negative_log_likelihood() == pytest.approx(expected, rel=1e-6)

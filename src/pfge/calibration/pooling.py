@@ -16,7 +16,7 @@ from pfge.calibration.temperatures import (
     scale_probabilities,
 )
 from pfge.errors import InvalidValueError
-from pfge.metrics.scores import SMALLEST, require_probabilities, require_targets
+from pfge.metrics.scores import SMALLEST, require_probabilities, require_targets, widen
 from pfge.rounding import is_lower
 
 FOLDS = 5
@@ -151,7 +151,7 @@ def fit_pooling_weights(members: Tensor, targets: Tensor) -> PoolingWeights:
         (True, True)
     """
     require_members(members, targets, "weights")
-    members, targets = members.detach().to("cpu", torch.float64), targets.to("cpu", torch.int64)
+    members, targets = widen(members.detach().cpu()), targets.to("cpu", torch.int64)
     equal = (1 / len(members),) * len(members)
 
     def fit(some: Tensor, of_some: Tensor) -> Temperatures:
@@ -263,7 +263,7 @@ def fit_shared_temperature(members: Tensor, targets: Tensor) -> SharedTemperatur
         (True, True)
     """
     require_members(members, targets, "temperatures of members and of their mean")
-    members, targets = members.detach().to("cpu", torch.float64), targets.to("cpu", torch.int64)
+    members, targets = widen(members.detach().cpu()), targets.to("cpu", torch.int64)
 
     def fit(some: Tensor, of_some: Tensor) -> Temperatures:
         shared, pooled = _fit_shared(some, of_some)

@@ -132,7 +132,7 @@ def mutual_information(members: Iterable[Tensor]) -> Tensor:
     spread, total = MemberSpread(), torch.zeros(())
     for member in members:
         spread.add(member)
-        total = total + member.double()
+        total = total + widen(member)
     return spread.mutual_information(total / max(spread.members, 1))
 
 
@@ -191,5 +191,5 @@ def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:
 def kl_loss(expected: Tensor, probabilities: Tensor) -> Tensor:
     """Return what `kl_divergence` does as a scalar that can be differentiated."""
     # softmax rounds tiny probabilities to 0; one such class must not make the mean infinite.
-    p, q = expected.double(), probabilities.double().clamp(min=smallest_of(probabilities.dtype))
+    p, q = widen(expected), widen(probabilities).clamp(min=smallest_of(probabilities.dtype))
     return (p * (p.clamp(min=SMALLEST).log() - q.log())).sum(dim=1).mean()
