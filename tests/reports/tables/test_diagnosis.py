@@ -105,6 +105,14 @@ def test_members_that_are_never_wrong_are_not_said_to_differ() -> None:
     assert "no member is wrong on any of the validation examples" in said
 
 
+@pytest.mark.parametrize("rounding", [-3e-17, 0.0, 3e-17])
+def test_errors_that_are_as_many_up_to_rounding_neither_help_nor_hurt(rounding: float) -> None:
+    assert "Pooling helps" in with_gains(pooled_error=Change(rounding, 0.001))
+    of_identical = Change(rounding, 0.0)
+    said = with_gains(pooled_error=of_identical, pooled_loss=of_identical)
+    assert "Pooling does not help beyond noise" in said
+
+
 def test_pooling_that_helps_needs_no_change() -> None:
     said = words(MEASURED)
     assert (

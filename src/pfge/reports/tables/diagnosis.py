@@ -8,6 +8,7 @@ from pfge.lab.config.settings import MarginSettings
 from pfge.lab.run.results import AdjacentMembers, Change, ConnectivityRow, Diagnosis, Gains
 from pfge.reports.statistics import Estimate, by_method
 from pfge.reports.tables.table import Count, Number, Row, Table, Text, columns, method_row
+from pfge.rounding import is_lower
 
 NOTE = "mean over pairs, ± standard error if there are two or more"
 SIGNS = ("below 0: a barrier", "near 0: connected", "above 0: the inside is better than the ends")
@@ -104,8 +105,9 @@ def in_words(found: Diagnosis) -> list[str]:
 
 def pooling_helps(gains: Gains) -> bool:
     """Return whether all members together are better than each alone, by more than noise or the margin."""
-    fewer_errors = gains.pooled_error.mean + 2 * gains.pooled_error.error < 0
-    return gains.pooled_error.mean <= 0 and (fewer_errors or -gains.pooled_loss.mean > MARGINS.nll)
+    fewer_errors = is_lower(gains.pooled_error.mean, 0.0, error=2 * gains.pooled_error.error)
+    more_errors = is_lower(0.0, gains.pooled_error.mean)  # shares that are equal may differ by rounding
+    return not more_errors and (fewer_errors or -gains.pooled_loss.mean > MARGINS.nll)
 
 
 def is_undertrained(found: Diagnosis, gains: Gains) -> bool:
@@ -150,7 +152,7 @@ def _of_gains(found: Diagnosis, gains: Gains) -> list[str]:
         ]
     elif pooling_helps(gains):
         said = [f"Pooling helps: {against}"]
-    elif gains.pooled_error.mean > 2 * gains.pooled_error.error:
+    elif is_lower(0.0, gains.pooled_error.mean, error=2 * gains.pooled_error.error):
         said = [f"Pooling hurts: {against}"]
     else:
         said = [f"Pooling does not help beyond noise: {against}"]
