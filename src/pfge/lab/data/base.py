@@ -79,7 +79,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Delivery:
+class LoaderOptions:
     """What batches are read by, and where and how they are in memory.
 
     Attributes:
@@ -93,7 +93,7 @@ class Delivery:
     channels_last: bool = False
 
 
-READ_HERE = Delivery()
+MAIN_PROCESS = LoaderOptions()
 
 
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:

@@ -15,7 +15,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from pfge.lab.data.base import READ_HERE, DataError, Delivery, EpochOrder, Fingerprint, derive_seed, digest
+from pfge.lab.data.base import (
+    MAIN_PROCESS,
+    DataError,
+    EpochOrder,
+    Fingerprint,
+    LoaderOptions,
+    derive_seed,
+    digest,
+)
 from pfge.lab.data.in_memory import as_class_numbers, require_known_classes
 from pfge.lab.data.splits import Batch, Splits
 from pfge.tasks import Task
@@ -176,22 +184,22 @@ class ItemBatches(Dataset[Any]):
         return inputs, targets
 
 
-def read_batches(batches: ItemBatches, keys: Iterable[BatchKey], delivery: Delivery) -> Iterator[Batch]:
+def read_batches(batches: ItemBatches, keys: Iterable[BatchKey], options: LoaderOptions) -> Iterator[Batch]:
     """Yield batches on a device, which the workers read ahead; without workers this process reads.
 
     Raises:
         DataError: An item or a batch is not what it must be.
     """
-    if delivery.workers == 0:
+    if options.workers == 0:
         read: Iterable[Any] = map(batches.__getitem__, keys)
     else:
         read = DataLoader(
             batches,
             sampler=keys,
             batch_size=None,
-            num_workers=delivery.workers,
+            num_workers=options.workers,
             collate_fn=_unchanged,
-            pin_memory=delivery.device.type == "cuda",
+            pin_memory=options.device.type == "cuda",
             # A loader draws a number for its workers; without this it would take it from the global stream.
             generator=torch.Generator(),
         )
@@ -199,25 +207,25 @@ def read_batches(batches: ItemBatches, keys: Iterable[BatchKey], delivery: Deliv
         if isinstance(batch, _Failure):
             raise DataError(batch.message)
         inputs, targets = batch
-        yield _move(inputs, delivery), targets.to(delivery.device, non_blocking=True)
+        yield _move(inputs, options), targets.to(options.device, non_blocking=True)
 
 
 def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def _move(inputs: Any, delivery: Delivery) -> Any:
+def _move(inputs: Any, options: LoaderOptions) -> Any:
     match inputs:
         case Tensor():
-            moved = inputs.to(delivery.device, non_blocking=True)
-            is_image = delivery.channels_last and moved.ndim == 4 and moved.is_floating_point()
+            moved = inputs.to(options.device, non_blocking=True)
+            is_image = options.channels_last and moved.ndim == 4 and moved.is_floating_point()
             return moved.contiguous(memory_format=torch.channels_last) if is_image else moved
         case PackedSequence():
-            return inputs.to(delivery.device)  # type: ignore[arg-type]
+            return inputs.to(options.device)  # type: ignore[arg-type]
         case Mapping():
-            return {name: _move(value, delivery) for name, value in inputs.items()}
+            return {name: _move(value, options) for name, value in inputs.items()}
         case tuple() | list():
-            return tuple(_move(value, delivery) for value in inputs)
+            return tuple(_move(value, options) for value in inputs)
     return inputs
 
 
@@ -307,7 +315,7 @@ class DatasetPart:
     @cached_property
     def labels(self) -> Tensor:
         """The target of each item, which are read once for this."""
-        batches = self.evaluation_batches(None, _READ_AT_ONCE, Delivery(self.workers))
+        batches = self.evaluation_batches(None, _READ_AT_ONCE, LoaderOptions(self.workers))
         found = [targets for _, targets in batches]
         if len({targets.shape[1:] for targets in found}) > 1:
             shapes = sorted({str(list(targets.shape[1:])) for targets in found})
@@ -347,16 +355,16 @@ class DatasetPart:
         )
 
     def training_batches(
-        self, _normalization: None, order: EpochOrder, delivery: Delivery
+        self, _normalization: None, order: EpochOrder, options: LoaderOptions
     ) -> "DatasetTraining":
         """Return endless shuffled batches."""
-        return DatasetTraining(self, order, delivery)
+        return DatasetTraining(self, order, options)
 
     def evaluation_batches(
-        self, _normalization: None, batch_size: int, delivery: Delivery = READ_HERE
+        self, _normalization: None, batch_size: int, options: LoaderOptions = MAIN_PROCESS
     ) -> "DatasetEvaluation":
         """Return all items in order; what they draw at random is the same in every pass."""
-        return DatasetEvaluation(self, batch_size, delivery)
+        return DatasetEvaluation(self, batch_size, options)
 
     def batches(self, seed: int) -> ItemBatches:
         """Return batches by key."""
@@ -373,11 +381,11 @@ class DatasetPart:
 class DatasetTraining:
     """Endless training batches; each is a pure function of the seed and the iteration."""
 
-    def __init__(self, part: DatasetPart, order: EpochOrder, delivery: Delivery) -> None:
+    def __init__(self, part: DatasetPart, order: EpochOrder, options: LoaderOptions) -> None:
         self._indices = part.indices
         self._batches = part.batches(order.seed)
         self._order = order
-        self._delivery = delivery
+        self._options = options
 
     @property
     def per_epoch(self) -> int:
@@ -387,7 +395,7 @@ class DatasetTraining:
     def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[Batch]:
         """Yield the batches of the iterations after `iteration`, or every n-th of them, without end."""
         keys = map(self._key, count(iteration + 1, every))
-        return read_batches(self._batches, keys, self._delivery)
+        return read_batches(self._batches, keys, self._options)
 
     def _key(self, iteration: int) -> BatchKey:
         epoch = (iteration - 1) // self.per_epoch
@@ -397,13 +405,13 @@ class DatasetTraining:
 class DatasetEvaluation:
     """All items in their own order; can be iterated repeatedly."""
 
-    def __init__(self, part: DatasetPart, batch_size: int, delivery: Delivery) -> None:
+    def __init__(self, part: DatasetPart, batch_size: int, options: LoaderOptions) -> None:
         if batch_size < 1:
             raise DataError(f"batch_size must be at least 1, got {batch_size}")
         self._indices = part.indices
         self._batches = part.batches(seed=0)
         self._starts = range(0, len(part), batch_size)
-        self._delivery = delivery
+        self._options = options
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -413,7 +421,7 @@ class DatasetEvaluation:
             BatchKey(number, 0, tuple(self._indices[start : start + self._starts.step].tolist()))
             for number, start in enumerate(self._starts)
         )
-        return read_batches(self._batches, keys, self._delivery)
+        return read_batches(self._batches, keys, self._options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

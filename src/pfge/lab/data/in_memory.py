@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pfge.lab.data.base import (
-    READ_HERE,
+    MAIN_PROCESS,
     DataError,
-    Delivery,
     EpochOrder,
     Fingerprint,
     ImageSet,
+    LoaderOptions,
     Normalization,
     digest,
     generator,
@@ -259,16 +259,16 @@ class TensorSet:
         return Fingerprint("examples", len(self), targets, digest(self.inputs))
 
     def training_batches(
-        self, _normalization: None, order: EpochOrder, delivery: Delivery
+        self, _normalization: None, order: EpochOrder, options: LoaderOptions
     ) -> "TensorTraining":
         """Return endless shuffled batches."""
-        return TensorTraining(self.to(delivery.device), order)
+        return TensorTraining(self.to(options.device), order)
 
     def evaluation_batches(
-        self, _normalization: None, batch_size: int, delivery: Delivery = READ_HERE
+        self, _normalization: None, batch_size: int, options: LoaderOptions = MAIN_PROCESS
     ) -> "TensorEvaluation":
         """Return all examples in order."""
-        return TensorEvaluation(self.to(delivery.device), batch_size)
+        return TensorEvaluation(self.to(options.device), batch_size)
 
 
 class TensorTraining:

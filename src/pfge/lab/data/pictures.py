@@ -22,19 +22,19 @@ from torch.utils.data import DataLoader, Dataset
 from pfge.errors import InvalidValueError
 from pfge.lab.data.base import (
     IMAGENET_NORMALIZATION,
-    READ_HERE,
+    MAIN_PROCESS,
     DataError,
     DataWarning,
-    Delivery,
     EpochOrder,
     Fingerprint,
     ImageSet,
+    LoaderOptions,
     Normalization,
     digest,
     generator,
 )
 from pfge.lab.data.in_memory import ToInputs
-from pfge.lab.data.splits import Batch, Derived, Splits, stratified
+from pfge.lab.data.splits import Batch, LabelProxy, Splits, stratified
 from pfge.storage.files import open_regular
 
 _AREA = (0.08, 1.0)
@@ -308,15 +308,15 @@ class PictureReader:
     Args:
         pictures: What to read.
         normalization: Turns pixels into inputs.
-        delivery: How the batches reach the model.
+        options: How the batches reach the model.
     """
 
-    def __init__(self, pictures: PicturesByKey, normalization: Normalization, delivery: Delivery) -> None:
+    def __init__(self, pictures: PicturesByKey, normalization: Normalization, options: LoaderOptions) -> None:
         self.corrupt: dict[str, None] = {}
         self._pictures = pictures
-        self._delivery = delivery
-        example = torch.empty(0, 3, pictures.size, pictures.size, device=delivery.device)
-        self._to_inputs = ToInputs(normalization, example, channels_last=delivery.channels_last)
+        self._options = options
+        example = torch.empty(0, 3, pictures.size, pictures.size, device=options.device)
+        self._to_inputs = ToInputs(normalization, example, channels_last=options.channels_last)
 
     def read_here(self, keys: list[Key]) -> Batch:
         """Return one batch, read by this process."""
@@ -327,9 +327,9 @@ class PictureReader:
         loader = DataLoader(
             self._pictures,
             batch_sampler=batches,
-            num_workers=self._delivery.workers,
+            num_workers=self._options.workers,
             collate_fn=_collate,
-            pin_memory=self._delivery.device.type == "cuda",
+            pin_memory=self._options.device.type == "cuda",
             # A loader draws a number for its workers; without this it would take it from the global stream.
             generator=torch.Generator(),
         )
@@ -341,9 +341,9 @@ class PictureReader:
             raise DataError(refusals[0])
         for names in corrupt:
             self._count(names)
-        pixels = pixels.to(self._delivery.device, non_blocking=True)
-        inputs = self._to_inputs(pixels if self._delivery.channels_last else pixels.permute(0, 3, 1, 2))
-        return inputs, labels.to(self._delivery.device, non_blocking=True)
+        pixels = pixels.to(self._options.device, non_blocking=True)
+        inputs = self._to_inputs(pixels if self._options.channels_last else pixels.permute(0, 3, 1, 2))
+        return inputs, labels.to(self._options.device, non_blocking=True)
 
     def _count(self, corrupt: list[str]) -> None:
         if not self.corrupt:
@@ -362,7 +362,7 @@ def _collate(items: list[_Item]) -> _RawBatch:
 
 
 @dataclass(frozen=True, eq=False)
-class StreamedPictures(Derived):
+class StreamedPictures(LabelProxy):
     """Picture files that are decoded only when a batch needs them.
 
     Attributes:
@@ -383,18 +383,18 @@ class StreamedPictures(Derived):
         return replace(self, files=self.files.select(indices))
 
     def training_batches(
-        self, normalization: Normalization, order: EpochOrder, delivery: Delivery
+        self, normalization: Normalization, order: EpochOrder, options: LoaderOptions
     ) -> "StreamedTraining":
         """Return endless shuffled batches of random resized crops, half of them mirrored."""
         pictures = PicturesByKey(self.files, self.size, order.seed)
-        return StreamedTraining(order, PictureReader(pictures, normalization, delivery))
+        return StreamedTraining(order, PictureReader(pictures, normalization, options))
 
     def evaluation_batches(
-        self, normalization: Normalization, batch_size: int, delivery: Delivery = READ_HERE
+        self, normalization: Normalization, batch_size: int, options: LoaderOptions = MAIN_PROCESS
     ) -> "StreamedEvaluation":
         """Return all pictures in order, resized and cropped to their center."""
         pictures = PicturesByKey(self.files, self.size, None)
-        return StreamedEvaluation(len(self), batch_size, PictureReader(pictures, normalization, delivery))
+        return StreamedEvaluation(len(self), batch_size, PictureReader(pictures, normalization, options))
 
 
 class StreamedTraining:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from pfge.lab.data.base import (
-    READ_HERE,
+    MAIN_PROCESS,
     DataError,
-    Delivery,
     EpochOrder,
     Fingerprint,
     ImageSet,
+    LoaderOptions,
     Normalization,
     generator,
 )
@@ -68,11 +68,13 @@ class Labeled(Protocol):
 class BatchedPart(Labeled, Protocol):
     """Data that makes its own batches: streamed images, tensors, and the items of a Dataset."""
 
-    def training_batches(self, normalization: Any, order: EpochOrder, delivery: Delivery) -> TrainingSource:
+    def training_batches(
+        self, normalization: Any, order: EpochOrder, options: LoaderOptions
+    ) -> TrainingSource:
         """Return endless batches of the items that each iteration takes."""
 
     def evaluation_batches(
-        self, normalization: Any, batch_size: int, delivery: Delivery = READ_HERE
+        self, normalization: Any, batch_size: int, options: LoaderOptions = MAIN_PROCESS
     ) -> EvaluationSource:
         """Return all items in order."""
 
@@ -119,7 +121,9 @@ def training_batches(
             channels_last=channels_last,
         )
     order = EpochOrder(len(data), batch_size=batch_size, seed=seed, share=share)
-    return data.training_batches(normalization, order, Delivery(workers, torch.device(device), channels_last))
+    return data.training_batches(
+        normalization, order, LoaderOptions(workers, torch.device(device), channels_last)
+    )
 
 
 def evaluation_batches(
@@ -136,8 +140,8 @@ def evaluation_batches(
         return EvaluationBatches(
             data.to(device), _required(normalization), batch_size=batch_size, channels_last=channels_last
         )
-    delivery = Delivery(workers, torch.device(device), channels_last)
-    return data.evaluation_batches(normalization, batch_size, delivery)
+    options = LoaderOptions(workers, torch.device(device), channels_last)
+    return data.evaluation_batches(normalization, batch_size, options)
 
 
 def _required(normalization: Normalization | None) -> Normalization:
@@ -146,7 +150,7 @@ def _required(normalization: Normalization | None) -> Normalization:
     return normalization
 
 
-class Derived(ABC):
+class LabelProxy(ABC):
     """Items that have the targets of those that they are made from."""
 
     @property

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pfge.lab.data.base import READ_HERE, DataError, Delivery, ImageSet, Normalization, derive_seed
+from pfge.lab.data.base import MAIN_PROCESS, DataError, ImageSet, LoaderOptions, Normalization, derive_seed
 from pfge.lab.data.in_memory import ToInputs, in_memory_order
-from pfge.lab.data.splits import Batch, BatchedPart, DataPart, Derived, EvaluationSource
+from pfge.lab.data.splits import Batch, BatchedPart, DataPart, EvaluationSource, LabelProxy
 
 STRENGTHS = range(1, 6)
 
@@ -176,7 +176,7 @@ def corrupted(data: DataPart, name: str, strength: int, seed: int) -> DataPart:
 
 
 @dataclass(frozen=True, eq=False)
-class CorruptedStream(Derived):
+class CorruptedStream(LabelProxy):
     """Streamed images that are corrupted when a batch needs them.
 
     Attributes:
@@ -209,14 +209,14 @@ class CorruptedStream(Derived):
         raise DataError("corrupted images are for evaluation only; train on the data as it is")
 
     def evaluation_batches(
-        self, normalization: Normalization, batch_size: int, delivery: Delivery = READ_HERE
+        self, normalization: Normalization, batch_size: int, options: LoaderOptions = MAIN_PROCESS
     ) -> "CorruptedBatches":
         """Return all images in order, corrupted by this process."""
         channels = len(normalization.mean)
         # A stream returns only normalized inputs; with mean 0 and this std they equal the pixels.
         as_pixels = Normalization((0.0,) * channels, (1 / 255,) * channels)
-        pixels = self.images.evaluation_batches(as_pixels, batch_size, Delivery(delivery.workers))
-        return CorruptedBatches(self, pixels, normalization, delivery)
+        pixels = self.images.evaluation_batches(as_pixels, batch_size, LoaderOptions(options.workers))
+        return CorruptedBatches(self, pixels, normalization, options)
 
 
 class CorruptedBatches:
@@ -227,12 +227,12 @@ class CorruptedBatches:
         stream: CorruptedStream,
         pixels: EvaluationSource,
         normalization: Normalization,
-        delivery: Delivery,
+        options: LoaderOptions,
     ) -> None:
         self._stream = stream
         self._pixels = pixels
         self._normalization = normalization
-        self._delivery = delivery
+        self._options = options
 
     def __len__(self) -> int:
         return len(self._pixels)
@@ -244,8 +244,8 @@ class CorruptedBatches:
             done += len(labels)
             whole = pixels.round().to(torch.uint8)
             images = corrupt(whole, stream.name, stream.strength, stream.seed, positions=positions)
-            yield self._to_inputs(images.to(self._delivery.device)), labels.to(self._delivery.device)
+            yield self._to_inputs(images.to(self._options.device)), labels.to(self._options.device)
 
     def _to_inputs(self, images: Tensor) -> Tensor:
-        to_inputs = ToInputs(self._normalization, images, channels_last=self._delivery.channels_last)
-        return to_inputs(in_memory_order(images, self._delivery.channels_last))
+        to_inputs = ToInputs(self._normalization, images, channels_last=self._options.channels_last)
+        return to_inputs(in_memory_order(images, self._options.channels_last))
