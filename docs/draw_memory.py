@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from site_extension.recorded import recorded_run
 
-from pfge.methods import styles
+from pfge.reports.appearance import styles
 from pfge.reports.statistics import summarize_formats
 
 DOCS = Path(__file__).parent

@@ -13,7 +13,8 @@ from pfge.lab.config.settings import ConfigError
 from pfge.lab.experiments.connect import connect
 from pfge.lab.experiments.landscape import make_landscape
 from pfge.lab.run.progress import Reporter
-from pfge.methods import METHODS, Method, Style, register
+from pfge.methods import METHODS, Method, register
+from pfge.reports.appearance import APPEARANCES, Appearance, Style
 from pfge.reports.page.page import make_page
 from pfge.reports.run import Run
 from tests.cli.test_plan import PLAN
@@ -30,11 +31,10 @@ TWIN = Method(
     collector=lambda setting, _seed, store: FGE(setting.cycle, phase=setting.phase, store=store),
     members="cycle",
     starred=True,
-    shows_members=True,
-    rates_title="as FGE",
+    curves=True,
     plan="listed",
-    style=Style("#123456", "#abcdef", "star", strong=True),
 )
+LOOK = Appearance(Style("#123456", "#abcdef", "star", strong=True), shows_members=True, rates_title="as FGE")
 # It steers at the rates of the shared path, so it forks from it, as PFGE does, but later.
 SLOW = Method(
     "Slow",
@@ -51,7 +51,9 @@ CHOSEN = "ensemble.methods=['Slow','FGE','PFGE','Twin']"
 def _registered() -> Iterator[None]:
     for method in (TWIN, SLOW, STARTS):
         register(method)
+    APPEARANCES["Twin"] = LOOK
     yield
+    del APPEARANCES["Twin"]
     for method in (TWIN, SLOW, STARTS):
         del METHODS[method.name]
 

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 from pfge.collectors import Collector
-from pfge.methods import Method, Setting, style_of
+from pfge.methods import Method, Setting
+from pfge.reports.appearance import style_of
 from pfge.reports.figures.plots import MARKS, METADATA, STYLE
 from pfge.views import usual_views
 

@@ -17,7 +17,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import pfge
-from pfge import methods, metrics
+from pfge import metrics
+from pfge.reports import appearance
 from pfge.weights import copy_weights, load_weights
 
 torch.manual_seed(0)
@@ -103,7 +104,7 @@ for name, ensemble in ensembles.items():
 # Filled is float32, hollow is compressed. Choose the lowest point to the left of what you can afford.
 
 figure, axes = plt.subplots(figsize=(6, 4.5))
-styles = methods.styles(list(points))
+styles = appearance.styles(list(points))
 for name, (before, after) in points.items():
     color = styles[name].light
     arrow = {"arrowstyle": "->", "color": color, "shrinkA": 5, "shrinkB": 5}

@@ -1,19 +1,15 @@
-"""Rows by name: their order, their methods, and how they look."""
+"""Rows by name: their order and their methods."""
 
 from pfge.methods import (
     METHODS,
-    NEUTRAL,
     Setting,
     base_of,
-    is_for_reference,
     is_starred,
     known_rows,
     method_of,
     row_order,
     schedule_of,
     starred,
-    style_of,
-    styles,
 )
 
 SETTING = Setting(iterations=40, cycle=4, period=20, low=1e-3, high=0.1)
@@ -48,27 +44,8 @@ def test_a_starred_row_belongs_to_its_method() -> None:
     assert method_of("w0") is method_of("mine") is None
 
 
-def test_the_start_and_what_needs_many_times_the_memory_are_for_reference() -> None:
-    assert [row for row in ["w0", *TABLE, "mine"] if is_for_reference(row)] == ["w0", "FGE", "SWAG"]
-
-
 def test_a_row_has_the_rates_of_its_method() -> None:
     at_4 = {row: schedule_of(row, SETTING)(4) for row in ("FGE*", "PFGE", "mine", "Snapshot")}
     snapshot = at_4.pop("Snapshot")
     assert set(at_4.values()) == {1e-3}  # the end of a cycle
     assert snapshot > 0.05  # not yet half of a period
-
-
-def test_last_members_look_like_their_method_with_open_marks() -> None:
-    whole, last = style_of("FGE"), style_of("FGE*")
-    assert (whole.light, whole.dark, whole.mark) == (last.light, last.dark, last.mark)
-    assert (whole.open, last.open) == (False, True)
-
-
-def test_rows_without_a_style_share_those_that_are_left() -> None:
-    found = styles(["w0", "mine", "PFGE", "yours"])
-    assert found["w0"] == style_of("mine") == NEUTRAL
-    assert found["PFGE"] == METHODS["PFGE"].style
-    assert len({found["mine"], found["yours"], *(style_of(row) for row in ["w0", *TABLE])}) == 2 + 1 + len(
-        TABLE
-    )

@@ -1,18 +1,15 @@
 """Methods: one table that everything else looks up, and the rows that results have of them."""
 
-from pfge.methods.method import NEUTRAL, Mark, Method, Setting, Style, Variant
+from pfge.methods.method import Method, Setting, Variant
 from pfge.methods.rows import (
     START,
     base_of,
-    is_for_reference,
     is_starred,
     known_rows,
     method_of,
     row_order,
     schedule_of,
     starred,
-    style_of,
-    styles,
 )
 from pfge.methods.table import (
     DEFAULT_METHODS,
@@ -26,16 +23,12 @@ from pfge.methods.table import (
 __all__ = [
     "DEFAULT_METHODS",
     "METHODS",
-    "NEUTRAL",
     "START",
-    "Mark",
     "Method",
     "Setting",
-    "Style",
     "Variant",
     "base_of",
     "find_reference",
-    "is_for_reference",
     "is_starred",
     "known_rows",
     "make_collector",
@@ -45,6 +38,4 @@ __all__ = [
     "row_order",
     "schedule_of",
     "starred",
-    "style_of",
-    "styles",
 ]

@@ -1,4 +1,4 @@
-"""The definition of a method, its settings and its appearance."""
+"""The definition of a method, and the settings that methods share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,40 +67,6 @@ class Setting:
         return Triangular(self.cycle, self.low, self.high, start=start)
 
 
-Mark = Literal[
-    "circle", "square", "diamond", "up", "down", "left", "right", "hexagon", "star", "cross", "plus"
-]
-
-
-@dataclass(frozen=True)
-class Style:
-    """How one method looks in every figure and table.
-
-    Attributes:
-        light: Its color on a light page.
-        dark: Its color on a dark page.
-        mark: The shape of its points.
-        open: Whether that is only an outline.
-        strong: Whether it is emphasized: bold in tables, with thicker lines and larger marks in figures.
-    """
-
-    light: str
-    dark: str
-    mark: Mark
-    open: bool = False
-    strong: bool = False
-
-
-NEUTRAL = Style("#6b7280", "#9aa4b2", "plus")
-SPARE = (
-    Style("#8a4b2a", "#c98a66", "up", open=True),
-    Style("#5b4bb0", "#a99cf0", "down", open=True),
-    Style("#6a7b00", "#b3c73d", "right", open=True),
-    Style("#9c1f2e", "#e0707c", "star", open=True),
-)
-"""For methods without a style of their own."""
-
-
 CollectorFactory = Callable[[Setting, int, Store | str | Path | None], Collector]
 TAKEN_NAMES = ("w0", "shared", "pretrain")
 """Names that a run folder has for rows and files of its own."""
@@ -132,16 +98,11 @@ class Method:
         least_cycles: How many cycles an experiment must have at the least.
         default: Whether a comparison has it unless the config says otherwise.
         reference: Whether the others are compared with it. One method is.
-        rival: The method that it is said to equal in far less memory.
-        for_reference: Whether its row is apart from the others, as it needs many times their memory.
-        shows_members: Whether its members are shown one by one: each against the iteration, and the curves
-            from each to the next.
-        rates_title: The title of its panel in the figure of learning rates; "" for no panel.
+        curves: Whether `pfge connect` fits curves from each member to the next.
         far_apart: Whether its members differ too much to be stored as small differences from a base.
         plan: What `pfge plan` does with it: it is "listed", where `members` says where its members are taken;
             or also "recommended", as it had the lowest NLL at a temperature among listed methods with as many
             forward passes, each at its own rate, in docs/mnist1d.md. None if neither.
-        style: How it looks in figures; None for one of those that are left.
 
     Raises:
         ValueError: The name cannot be one, or the path does not go with the collector.
@@ -161,13 +122,9 @@ class Method:
     least_cycles: int = 1
     default: bool = False
     reference: bool = False
-    rival: str = ""
-    for_reference: bool = False
-    shows_members: bool = False
-    rates_title: str = ""
+    curves: bool = False
     far_apart: bool = False
     plan: Literal["listed", "recommended"] | None = None
-    style: Style | None = None
 
     def __post_init__(self) -> None:
         if not (self.name.isidentifier() and self.name.isascii()) or self.name.lower() in TAKEN_NAMES:

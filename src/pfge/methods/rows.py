@@ -1,9 +1,8 @@
 """Rows of results by name: the start w0, a method, or the last members of a method (`FGE*`)."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
-from pfge.methods.method import NEUTRAL, SPARE, Method, Setting, Style
+from pfge.methods.method import Method, Setting
 from pfge.methods.table import METHODS
 from pfge.schedules import Schedule
 
@@ -56,27 +55,7 @@ def row_order(rows: Iterable[str]) -> list[str]:
     return [row for row in known if row in found] + [row for row in found if row not in known]
 
 
-def is_for_reference(row: str) -> bool:
-    """Return whether a row stands apart from the others: the start, or what needs many times the memory."""
-    return row == START or (row in METHODS and METHODS[row].for_reference)
-
-
 def schedule_of(row: str, setting: Setting) -> Schedule:
     """Return the learning rate that a row's members were made with; the shared one if it is not known."""
     method = method_of(row)
     return method.schedule(setting) if method else setting.schedule()
-
-
-def style_of(row: str) -> Style:
-    """Return how a row looks: its method's style, with open marks for last members, or a neutral one."""
-    method = method_of(row)
-    if method is None or method.style is None:
-        return NEUTRAL
-    return replace(method.style, open=True) if is_starred(row) else method.style
-
-
-def styles(rows: Iterable[str]) -> dict[str, Style]:
-    """Return the style of each row; those without a style of their own share the ones that are left."""
-    found = {row: style_of(row) for row in rows}
-    without = [row for row, style in found.items() if style is NEUTRAL and row != START]
-    return found | {row: SPARE[number % len(SPARE)] for number, row in enumerate(without)}

@@ -6,7 +6,7 @@ from pathlib import Path
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Star
 from pfge.collectors.stores import Store
 from pfge.errors import InvalidValueError
-from pfge.methods.method import Method, Setting, Style
+from pfge.methods.method import Method, Setting
 from pfge.schedules import CosineRestarts, Schedule
 
 
@@ -28,8 +28,7 @@ _shared = partial(Method, path="shared")  # a collector that only watches
 _own = partial(Method, path="own")  # one that steers, or has other rates
 _annealed = partial(_own, schedule=_anneal_periods, members="period")
 
-# Tables and legends have this order. Colors are the palette of Okabe and Ito; yellow is darkened on a light
-# page, and black is white on a dark one.
+# Tables and legends have this order.
 _ENTRIES = (
     _shared(
         "SWA",
@@ -42,7 +41,6 @@ _ENTRIES = (
         averages=True,
         default=True,
         plan="recommended",
-        style=Style("#c98500", "#e69f00", "up"),
     ),
     _shared(
         "EMA",
@@ -51,7 +49,6 @@ _ENTRIES = (
         collector=lambda setting, _seed, _store: EMA(setting.ema_decay),
         members="one",
         averages=True,
-        style=Style("#3f9bd1", "#56b4e9", "down"),
     ),
     _shared(
         "FGE",
@@ -61,11 +58,8 @@ _ENTRIES = (
         members="cycle",
         starred=True,
         default=True,
-        for_reference=True,
-        shows_members=True,
-        rates_title="a member each cycle",
+        curves=True,
         plan="recommended",
-        style=Style("#0072b2", "#4ea3dd", "square"),
     ),
     _shared(
         "SWAG",
@@ -77,8 +71,6 @@ _ENTRIES = (
         starred=True,
         least_cycles=2,  # a variance needs two points
         default=True,
-        for_reference=True,
-        style=Style("#00886a", "#1fb892", "diamond"),
     ),
     _own(
         "PFGE",
@@ -97,19 +89,14 @@ _ENTRIES = (
         averages=True,
         default=True,
         reference=True,
-        rival="FGE",
-        shows_members=True,
-        rates_title="an average each cycle, a member each period",
+        curves=True,
         plan="listed",
-        style=Style("#d55e00", "#ff7f2a", "circle", strong=True),
     ),
     _annealed(
         "Snapshot",
         description="The weights at the end of every period, over which the rate is annealed once.",
         source="Huang et al., Snapshot Ensembles: Train 1, Get M for Free, ICLR 2017",
         collector=lambda setting, _seed, store: FGE(setting.period, store=store),
-        rates_title="a member each annealing",
-        style=Style("#b7588a", "#dd8fbb", "right"),
     ),
     _annealed(
         "Star",
@@ -118,10 +105,8 @@ _ENTRIES = (
         collector=lambda setting, _seed, store: _average_tails(setting, setting.period, store),
         periods_are_independent=True,
         averages=True,
-        rates_title="a member each annealing, from w0",
         far_apart=True,
         plan="recommended",
-        style=Style("#6b4fa0", "#a98fe0", "left"),
     ),
     _own(
         "Cosine",
@@ -131,14 +116,12 @@ _ENTRIES = (
         schedule=lambda setting: CosineRestarts(setting.iterations, setting.low, setting.high),
         members="one",
         averages=True,
-        style=Style("#7a7a7a", "#b5b5b5", "hexagon"),
     ),
     Method(
         "MCDropout",
         description="w0 with dropout left on at test time; each pass is a member.",
         source="Gal and Ghahramani, Dropout as a Bayesian Approximation, ICML 2016",
         path="start",
-        style=Style("#8f8400", "#f0e442", "cross"),
     ),
     Method(
         "TTA",
@@ -146,14 +129,12 @@ _ENTRIES = (
         source="Krizhevsky et al., ImageNet Classification with Deep Convolutional Networks, NIPS 2012",
         path="augmented",
         base="SWA",
-        style=Style("#a05a2c", "#d9a066", "plus"),
     ),
     Method(
         "DeepEnsemble",
         description="Members that are trained independently, each from its own random start.",
         source="Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Estimation, NIPS 2017",
         path="trainings",
-        style=Style("#1f2430", "#f2f4f8", "star"),
     ),
 )
 

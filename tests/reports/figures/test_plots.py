@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from pfge.methods import styles
+from pfge.reports.appearance import styles
 from pfge.reports.contents import report_figures
 from pfge.reports.figures import paper as figures
 from pfge.reports.figures.figure import Figure, Panel, Series

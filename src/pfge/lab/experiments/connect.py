@@ -142,7 +142,7 @@ def curve_checkpoint(method: str, first: int | str) -> str:
 
 def _chosen_methods(session: Session) -> list[str]:
     """Return the methods of a run whose members can be connected; raise a ValueError if there are none."""
-    possible = [m.name for m in reference_first([m for m in METHODS.values() if m.shows_members])]
+    possible = [m.name for m in reference_first([m for m in METHODS.values() if m.curves])]
     made = session.experiment.ensemble.methods
     if chosen := [name for name in possible if name in made]:
         return chosen

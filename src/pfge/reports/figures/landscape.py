@@ -6,7 +6,8 @@ from itertools import product
 from math import ceil, floor, log, log10
 
 from pfge.lab.run.results import Landscape, Place
-from pfge.methods import METHODS, START, find_reference, style_of
+from pfge.methods import METHODS, START, find_reference
+from pfge.reports.appearance import style_of
 
 SIDE, LEFT, TOP = 380, 58, 26
 WIDTH, HEIGHT = 460, 560

@@ -5,6 +5,7 @@ from statistics import fmean
 
 from pfge.lab.run.results import ComparisonRow, ConnectivityRow
 from pfge.methods import METHODS, START, Method, Setting, find_reference
+from pfge.reports.appearance import appearance_of
 from pfge.reports.figures.figure import Figure, Panel, Series, axis_label, figure_of
 from pfge.reports.run import Run
 from pfge.reports.statistics import Estimate, by_method, paired_metrics
@@ -23,7 +24,7 @@ def rates(run: Run) -> Figure | None:
     panels = [
         _rate_panel(setting, method, _iterations(rows[method.name]))
         for method in METHODS.values()
-        if method.rates_title and method.name in rows
+        if appearance_of(method.name).rates_title and method.name in rows
     ]
     return figure_of(
         "rates",
@@ -49,7 +50,9 @@ def _rate_panel(setting: Setting, method: Method, collected: Sequence[int]) -> P
     series.append(Series(f"{name} members", members, [schedule(i) for i in members], name, shape="marks"))
     periods = range(setting.period, setting.iterations + 1, setting.period)
     guides = [*periods] if method.forks(setting) else []
-    return Panel(f"{name}: {method.rates_title}", "iteration", "learning rate", series, guides=guides)
+    return Panel(
+        f"{name}: {appearance_of(name).rates_title}", "iteration", "learning rate", series, guides=guides
+    )
 
 
 def _averaged(setting: Setting) -> list[int]:
@@ -83,7 +86,7 @@ def members(run: Run) -> Figure | None:
         series = [
             s
             for method in METHODS.values()
-            if method.shows_members
+            if appearance_of(method.name).shows_members
             for s in _member_series(rows.get(method.name, []), metric)
         ]
         if START in rows and series:

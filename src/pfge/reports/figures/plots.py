@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pfge.methods import NEUTRAL, Style, styles
+from pfge.reports.appearance import NEUTRAL, Style, styles
 from pfge.reports.figures.figure import Figure, Panel, Series
 from pfge.storage.files import atomic_path
 

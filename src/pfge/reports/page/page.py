@@ -11,7 +11,8 @@ from typing import Any
 
 import pfge
 from pfge.errors import InvalidValueError
-from pfge.methods import NEUTRAL, START, base_of, find_reference, is_starred, styles
+from pfge.methods import START, base_of, find_reference, is_starred
+from pfge.reports.appearance import NEUTRAL, styles
 from pfge.reports.contents import report_figures, report_tables
 from pfge.reports.figures.figure import Figure, Panel
 from pfge.reports.figures.landscape import draw_landscape

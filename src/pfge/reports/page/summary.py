@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pfge.lab.run.results import ComparisonRow
 from pfge.methods import START, base_of, find_reference, is_starred, method_of
+from pfge.reports.appearance import appearance_of
 from pfge.reports.figures.paper import show_bytes
 from pfge.reports.run import Run
 from pfge.reports.statistics import (
@@ -363,8 +364,8 @@ def _claim(run: Run, metrics: Sequence[Metric]) -> Finding:
     part = comparable_part(run.task)
     results = _measured_on(run, part)
     rows = {row.method: row for row in summarize(results, part)}
-    reference = find_reference()
-    name, rival = reference.name, reference.rival
+    name = find_reference().name
+    rival = appearance_of(name).rival
     about = f"The paper's claim: {name} is as good as {rival}, in far less memory"
     missing = [method for method in (name, rival) if method not in rows]
     if missing:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from pfge.lab.run.results import ComparisonRow
-from pfge.methods import is_for_reference, row_order
+from pfge.methods import row_order
+from pfge.reports.appearance import is_for_reference
 from pfge.reports.run import Run
 from pfge.reports.statistics import (
     Estimate,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pfge.errors import InvalidValueError
-from pfge.methods import find_reference, style_of
+from pfge.methods import find_reference
+from pfge.reports.appearance import style_of
 from pfge.reports.statistics import Estimate, name_seeds
 from pfge.tasks import Metric
 
