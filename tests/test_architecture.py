@@ -24,7 +24,7 @@ ROWS: dict[str, list[set[str]]] = {
         {"metrics", "forward"},
         {"calibration", "batch_norm", "views"},
         {"tasks"},
-        {"storage", "member_predictions"},
+        {"storage", "prediction"},
         {"collectors", "packed", "connectivity"},
         {"ensemble_module"},
         {"trajectory", "ensemble"},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -28,14 +28,23 @@ from pfge.forward import (
     run_model,
     without_targets,
 )
-from pfge.member_predictions import MemberCalibration, Predictor, predict_in_chunks, predict_in_turn
 from pfge.metrics.scores import ExampleScores
 from pfge.packed import PackedMembers
 from pfge.packed.saved_ensemble import SavedEnsemble
+from pfge.prediction import (
+    Accumulator,
+    AnyAccumulator,
+    Keep,
+    MemberCalibration,
+    MemberPool,
+    Predictor,
+    predict_in_chunks,
+    predict_in_turn,
+)
 from pfge.storage.ensemble_folder import LazyMembers
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST, NO_USAGE, Usage, describe_file
-from pfge.tasks import MixturePool, Task
+from pfge.tasks import MemberVariance, Task
 from pfge.tasks.classification import Classification, require_classification
 from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from pfge.views import Views
@@ -321,9 +330,7 @@ class Ensemble:
                 parts of these examples; if not, there is a warning, and only the mean has a temperature.
         """
         calibration = MemberCalibration(self.task, targets, by)
-        plain = self.uncalibrated()
-        load = partial(plain._predictor, targets=targets)
-        members = predict_in_turn(load, self._numbers(), batches, calibration.keep)
+        members = self.uncalibrated().predict_each(batches, targets=targets, keep=calibration.keep)
         return self.with_members(self.members, temperatures=calibration.fit(members))
 
     def uncalibrated(self) -> "Ensemble":
@@ -406,12 +413,10 @@ class Ensemble:
             >>> ensemble.predict(torch.ones(1, 1)), ensemble.predict_variance(torch.ones(1, 1))
             (tensor([[2., 1.]]), tensor([[1., 0.]]))
         """
-        pool = MixturePool()
+        variance = MemberVariance()
         for number, member in enumerate(self.predict_each([x])):
-            pool.add(
-                torch.stack([member, torch.zeros_like(member)], dim=-1), self.temperatures.weight_of(number)
-            )
-        return pool.variance_of_means().to(self.task.result_type or member.dtype)
+            variance.add(member, self.temperatures.weight_of(number))
+        return variance.values().to(self.task.result_type or member.dtype)
 
     def predict_batches(self, batches: Iterable[Any], *, targets: TargetsAt = None) -> Tensor:
         """Return the pooled prediction over a data set, reading it once for each member.
@@ -420,18 +425,23 @@ class Ensemble:
             batches: Batches that can be read again in the same order.
             targets: As of `evaluate`, where batches have targets that the model does not take.
         """
-        pooled, dtype = self._pool(self.predict_each(batches, targets=targets))
-        return self.task.calibrate(pooled, self.temperatures.pooled).to(dtype)
+        ((_, pool),) = self.pool(batches, targets=targets, chunk_bytes=None)
+        return pool.result()
 
-    def predict_each(self, batches: Iterable[Any], *, targets: TargetsAt = None) -> Iterator[Tensor]:
+    def predict_each(
+        self, batches: Iterable[Any], *, targets: TargetsAt = None, keep: Keep | None = None
+    ) -> Iterator[Tensor]:
         """Yield each member's predictions over a data set, one member resident at a time.
 
         Args:
             batches: Batches that can be read again in the same order.
-            targets: As of `predict_batches`.
+            targets: As in `predict_batches`.
+            keep: Returns the part of a batch's predictions to keep, called as keep(predictions, batch, start)
+                with the number of the batch's first example; all of them if None.
         """
-        require_order_of_rows(batches)
-        return predict_in_turn(partial(self._predictor, targets=targets), self._numbers(), batches)
+        if keep is None:  # else `keep` sees which example a prediction belongs to
+            require_order_of_rows(batches)
+        return predict_in_turn(partial(self._predictor, targets=targets), self._numbers(), batches, keep)
 
     def evaluate(
         self, batches: Iterable[Any], *, targets: TargetsAt = None, chunk_bytes: int = CHUNK_BYTES
@@ -460,24 +470,76 @@ class Ensemble:
             >>> ensemble.task.summarize(scores)["accuracy"]
             0.5
         """
-        parts: list[ExampleScores] = []
-        for chunk, members in self.predict_chunks(batches, targets=targets, chunk_bytes=chunk_bytes):
-            parts += self._score_chunk(chunk, members, targets)
-            del chunk, members  # before the next chunk is read
-        return type(parts[0]).cat(parts)
+        scores: list[ExampleScores] = []
+        for batch, pool in self.pool(batches, targets=targets, chunk_bytes=chunk_bytes):
+            scores.append(self.task.score(pool.predictions, self.task.targets_of(batch, targets)))
+            del batch, pool  # before the next chunk is read
+        return type(scores[0]).cat(scores)
 
-    def _score_chunk(
-        self, chunk: list[Any], members: Iterator[list[Tensor]], targets: TargetsAt
-    ) -> list[ExampleScores]:
-        pools = [self.task.pool() for _ in chunk]
-        for number, member in enumerate(members):
-            for pool in pools:
-                pool.add(member.pop(0), self.temperatures.weight_of(number))
-        scores = []
-        for batch in chunk:
-            pooled = self.task.calibrate(pools.pop(0).result(), self.temperatures.pooled)
-            scores.append(self.task.score(pooled, self.task.targets_of(batch, targets)))
-        return scores
+    @overload
+    def pool(
+        self,
+        batches: Iterable[Any],
+        *,
+        targets: TargetsAt = None,
+        into: None = None,
+        chunk_bytes: int | None = CHUNK_BYTES,
+    ) -> Iterator[tuple[Any, MemberPool]]: ...
+
+    @overload
+    def pool(
+        self,
+        batches: Iterable[Any],
+        *,
+        targets: TargetsAt = None,
+        into: Callable[[Any], AnyAccumulator],
+        chunk_bytes: int | None = CHUNK_BYTES,
+    ) -> Iterator[tuple[Any, AnyAccumulator]]: ...
+
+    def pool(
+        self,
+        batches: Iterable[Any],
+        *,
+        targets: TargetsAt = None,
+        into: Callable[[Any], Accumulator] | None = None,
+        chunk_bytes: int | None = CHUNK_BYTES,
+    ) -> Iterator[tuple[Any, Accumulator]]:
+        """Yield each batch and its pooled members; every pass over data that pools members is this one.
+
+        A batch's accumulator gets the predictions of one member after another, each at its own temperature.
+        By default it is a `MemberPool`, which weighs and calibrates them as `predict` does; yours may also
+        score each member, or note how much they differ.
+
+        Args:
+            batches: What the model takes. An iterator will do unless `chunk_bytes` is None.
+            targets: As in `evaluate`.
+            into: Returns a new accumulator for a batch; it needs a method `add(predictions)`.
+            chunk_bytes: As in `predict_chunks`. None treats the whole data set as one batch: it is read once
+                for each member, and the only result is `batches` with one accumulator.
+
+        Example:
+            >>> import math, torch, pfge
+            >>> members = [{"weight": torch.tensor([[z], [0.0]])} for z in (0.0, math.log(3))]
+            >>> ensemble = pfge.Ensemble(members, lambda: torch.nn.Linear(1, 2, bias=False))
+            >>> for batch, pool in ensemble.pool(torch.ones(3, 1).split(2)):
+            ...     print(len(batch), pool.result()[0])
+            2 tensor([0.6250, 0.3750])
+            1 tensor([0.6250, 0.3750])
+        """
+        make = into or (lambda _: MemberPool(self.task, self.temperatures))
+        if chunk_bytes is None:
+            accumulator = make(batches)
+            for predictions in self.predict_each(batches, targets=targets):
+                accumulator.add(predictions)
+            yield batches, accumulator
+            return
+        for chunk, members in self.predict_chunks(batches, targets=targets, chunk_bytes=chunk_bytes):
+            accumulators = [make(batch) for batch in chunk]
+            for member in members:
+                for accumulator in accumulators:
+                    accumulator.add(member.pop(0))  # nothing else holds on to predictions
+            while chunk:
+                yield chunk.pop(0), accumulators.pop(0)
 
     def predict_chunks(
         self, batches: Iterable[Any], *, targets: TargetsAt = None, chunk_bytes: int = CHUNK_BYTES
@@ -612,13 +674,6 @@ class Ensemble:
             usage=saved.usage,
             views=saved.views,
         )
-
-    def _pool(self, members: Iterable[Tensor]) -> tuple[Tensor, torch.dtype]:
-        """Return the pooled prediction before calibration, in the pool's precision, and the result's type."""
-        pool = self.task.pool()
-        for number, member in enumerate(members):
-            pool.add(member, self.temperatures.weight_of(number))
-        return pool.result(), self.task.result_type or member.dtype
 
     def _numbers(self) -> range:
         """Return the number of each member, counted from 0, if there is any."""

@@ -15,6 +15,7 @@ from pfge.forward import call_model, pick_logits
 from pfge.packed import PackedMembers, Quantized
 from pfge.packed.codes import STEP_TYPE
 from pfge.packed.packed_members import PackedTensor, Stored
+from pfge.prediction import MemberPool
 from pfge.tasks import Task
 from pfge.weights import Weights, canonical_name, require_same_layout, unwrap, view_weights
 
@@ -100,15 +101,12 @@ class EnsembleModule(nn.Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Return the predictions for a batch, given as the model takes it."""
-        pool = self._task.pool()
+        pool = MemberPool(self._task, self._temperatures)
         for number, outputs in enumerate(self._outputs(inputs, named)):
             self._check(outputs)
             predictions = self._task.predictions(outputs)
-            calibrated = self._task.calibrate(predictions, self._temperatures.of_member(number))
-            pool.add(calibrated, self._temperatures.weight_of(number))
-        return self._task.calibrate(pool.result(), self._temperatures.pooled).to(
-            self._task.result_type or predictions.dtype
-        )
+            pool.add(self._task.calibrate(predictions, self._temperatures.of_member(number)))
+        return pool.result()
 
     def _check(self, outputs: Any) -> None:
         """Refuse outputs of another kind, as an ensemble does; not where values are not known yet."""

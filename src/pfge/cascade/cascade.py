@@ -14,8 +14,9 @@ from pfge.cascade.fitted_to import require_fitted_to
 from pfge.ensemble import Ensemble
 from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt
+from pfge.prediction import MemberPool
 from pfge.storage.files import StorageError, json_text, read_json_object, write_json
-from pfge.tasks import Classification, Pool
+from pfge.tasks import Classification
 from pfge.tasks.classification import require_classification, require_one_class
 
 FORMAT = "pfge-cascade"
@@ -127,10 +128,9 @@ class Cascade:
             require_one_class(found, "a cascade")
             rows = torch.arange(examples, examples + len(found), device=found.device)
             examples += len(found)
-            pool = ensemble.task.pool()
-            pool.add(found, ensemble.temperatures.weight_of(self.order[0]))
+            pool = MemberPool(ensemble.task, ensemble.temperatures).add(found, self.order[0])
             group = _Waiting(rows, batch, pool, found.argmax(dim=1))
-            waiting += self._settle(group, 1, ensemble, stopped)
+            waiting += self._settle(group, 1, stopped)
         if not examples:
             raise InvalidValueError("predicting needs at least one batch, got none")
         for asked, member in enumerate(self.order[1:], 2):
@@ -138,8 +138,8 @@ class Cascade:
                 break
             predict = ensemble._predictor(member, targets=targets)
             for group in waiting:
-                group.add(predict(group.batch), ensemble.temperatures.weight_of(member))
-            waiting = [g for group in waiting for g in self._settle(group, asked, ensemble, stopped)]
+                group.add(predict(group.batch), member)
+            waiting = [g for group in waiting for g in self._settle(group, asked, stopped)]
         rows, probabilities, asked_of = (torch.cat(parts) for parts in zip(*stopped, strict=True))
         order = rows.argsort()
         return CascadePrediction(probabilities[order], asked_of[order])
@@ -151,14 +151,12 @@ class Cascade:
             answers: The members' probabilities, [K, N, C], at temperatures of their own if they have any.
             temperatures: Of the mean, and the weights of members.
         """
-        task, votes = Classification(), answers.argmax(dim=2)
+        pool, votes = MemberPool(Classification(), temperatures), answers.argmax(dim=2)
         probabilities, asked = torch.zeros_like(answers[0]), torch.zeros_like(votes[0])
         agreed = torch.ones_like(asked, dtype=torch.bool)
-        pool = task.pool()
         for count, member in enumerate(self.order, 1):
-            pool.add(answers[member], temperatures.weight_of(member))
+            mean = pool.add(answers[member], member).predictions
             agreed &= votes[member] == votes[self.order[0]]
-            mean = task.calibrate(pool.result(), temperatures.pooled)
             stops = self._are_sure(mean, agreed, count) & (asked == 0)
             probabilities[stops], asked[stops] = mean[stops].to(probabilities.dtype), count
         return CascadePrediction(probabilities, asked)
@@ -200,10 +198,10 @@ class Cascade:
         return sure & agreed if self.rule == "agreement" else sure
 
     def _settle(
-        self, group: "_Waiting", asked: int, ensemble: Ensemble, stopped: list[tuple[Tensor, Tensor, Tensor]]
+        self, group: "_Waiting", asked: int, stopped: list[tuple[Tensor, Tensor, Tensor]]
     ) -> list["_Waiting"]:
         """Note the examples that stop after so many members, and return the others, if there are any."""
-        mean = ensemble.task.calibrate(group.pool.result(), ensemble.temperatures.pooled)
+        mean = group.pool.predictions
         sure = self._are_sure(mean, group.vote >= 0, asked)
         stopped.append((group.rows[sure], mean[sure].float(), torch.full_like(group.rows[sure], asked)))
         return [] if bool(sure.all()) else [group.only(~sure)]
@@ -222,11 +220,11 @@ class _Waiting:
 
     rows: Tensor
     batch: Any
-    pool: Pool
+    pool: MemberPool
     vote: Tensor
 
-    def add(self, answer: Tensor, weight: float) -> None:
-        self.pool.add(answer, weight)
+    def add(self, answer: Tensor, member: int) -> None:
+        self.pool.add(answer, member)
         self.vote = torch.where(answer.argmax(dim=1) == self.vote, self.vote, -1)
 
     def only(self, chosen: Tensor) -> "_Waiting":

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -15,8 +14,8 @@ from pfge.cascade.fitted_to import temperatures_digest
 from pfge.ensemble import Ensemble
 from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt
-from pfge.member_predictions import predict_in_turn
-from pfge.metrics.scores import Scores, negative_log_likelihood, score_examples
+from pfge.metrics.scores import negative_log_likelihood, score_examples
+from pfge.prediction import MemberPool
 from pfge.rounding import ROUNDING, is_lower, lowest_first
 from pfge.tasks import Classification
 from pfge.tasks.classification import require_classification, require_one_class
@@ -77,8 +76,7 @@ def fit_cascade(
         classes[start] = ensemble.task.targets_of(batch, targets).cpu()
         return predictions.cpu()
 
-    load = partial(ensemble._predictor, targets=targets)
-    answers = torch.stack(list(predict_in_turn(load, ensemble._numbers(), batches, keep)))
+    answers = torch.stack(list(ensemble.predict_each(batches, targets=targets, keep=keep)))
     cascade = fit_to_answers(
         answers,
         torch.cat(list(classes.values())),
@@ -164,12 +162,8 @@ class _Stages:
     def __init__(self, order: Sequence[int], answers: Tensor, targets: Tensor, temperatures: Temperatures):
         self.order = order
         # Pooled as a cascade pools them, so that rounding lets the same examples stop.
-        task = Classification()
-        pool = task.pool()
-        scores: list[Scores] = []
-        for member in order:
-            pool.add(answers[member], temperatures.weight_of(member))
-            scores.append(score_examples(task.calibrate(pool.result(), temperatures.pooled), targets))
+        pool = MemberPool(Classification(), temperatures)
+        scores = [score_examples(pool.add(answers[member], member).predictions, targets) for member in order]
         self.log_loss = torch.stack([score.log_loss for score in scores])
         self.correct = torch.stack([score.correct for score in scores])
         self._confidence = torch.stack([score.confidence for score in scores])

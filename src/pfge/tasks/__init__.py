@@ -1,6 +1,6 @@
 """What outputs, targets and pooling mean: a task for each kind of problem."""
 
-from pfge.tasks.base import MeanPool, Metric, MixturePool, Pool, Spread, Task
+from pfge.tasks.base import MeanPool, MemberVariance, Metric, MixturePool, Pool, Spread, Task
 from pfge.tasks.causal_lm import CausalLM
 from pfge.tasks.classification import Classification
 from pfge.tasks.multi_label import MultiLabel
@@ -11,6 +11,7 @@ __all__ = [
     "CausalLM",
     "Classification",
     "MeanPool",
+    "MemberVariance",
     "Metric",
     "MixturePool",
     "MultiLabel",

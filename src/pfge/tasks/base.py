@@ -216,6 +216,45 @@ class MixturePool:
         return self._weight
 
 
+class MemberVariance:
+    """The variance over members of each entry of their predictions, one member at a time.
+
+    With predictions p_k of members that count w_k, and their mean p, it is the sum over k of
+    w_k (p_k - p)^2, where the weights are divided by their sum.
+
+    Args:
+        name: What the mean over all entries is called among the metrics.
+        entries: Picks the entries of predictions whose variance is meant; all if None.
+
+    Example:
+        >>> import torch
+        >>> from pfge.tasks import MemberVariance
+        >>> variance = MemberVariance()
+        >>> variance.add(torch.tensor([[1.0, 2.0]]))
+        >>> variance.add(torch.tensor([[3.0, 2.0]]))
+        >>> variance.values()
+        tensor([[1., 0.]], dtype=torch.float64)
+    """
+
+    def __init__(self, name: str = "variance", entries: Callable[[Tensor], Tensor] | None = None) -> None:
+        self._name = name
+        self._entries = entries or (lambda predictions: predictions)
+        self._pool = MixturePool()
+
+    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
+        """Add one more member's predictions."""
+        entries = self._entries(predictions)
+        self._pool.add(torch.stack([entries, torch.zeros_like(entries)], dim=-1), weight)
+
+    def values(self) -> Tensor:
+        """Return the variance of each entry."""
+        return self._pool.variance_of_means()
+
+    def metrics(self, pooled: Tensor) -> dict[str, float]:  # noqa: ARG002
+        """Return the mean over all entries; nothing for a single member."""
+        return {self._name: self.values().mean().item()} if self._pool.members > 1 else {}
+
+
 class Pool(Protocol):
     """Members' predictions added one by one; it takes the memory of one member's, however many they are.
 

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from pfge.calibration import Calibration, require_temperature
 from pfge.errors import InvalidValueError
 from pfge.metrics.scores import SquaredErrors, score_squared_errors
-from pfge.tasks.base import MeanPool, Metric, MixturePool, Task
+from pfge.tasks.base import MeanPool, MemberVariance, Metric, Task
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,9 @@ class Raw(Task):
         """Return an empty pool: the mean of members' outputs."""
         return MeanPool()
 
-    def spread(self) -> "OutputsSpread":
+    def spread(self) -> MemberVariance:
         """Return an accumulator of the variance over members."""
-        return OutputsSpread()
+        return MemberVariance()
 
     def score(self, predictions: Tensor, targets: Tensor) -> SquaredErrors:
         """Return the mean squared error of each example."""
@@ -118,20 +117,3 @@ class Raw(Task):
         if not isinstance(factor, Tensor) and factor == 1:
             return predictions
         raise InvalidValueError(f"{self} has no calibration, got {calibration}; use Ensemble.uncalibrated()")
-
-
-class OutputsSpread:
-    """How much members' outputs differ: their variance by members' weights, the mean over all entries."""
-
-    def __init__(self) -> None:
-        self._pool = MixturePool()
-
-    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
-        """Add one more member's predictions."""
-        self._pool.add(torch.stack([predictions, torch.zeros_like(predictions)], dim=-1), weight)
-
-    def metrics(self, pooled: Tensor) -> dict[str, float]:  # noqa: ARG002
-        """Return the variance over members, which one member does not have."""
-        if self._pool.members < 2:
-            return {}
-        return {"variance": self._pool.variance_of_means().mean().item()}

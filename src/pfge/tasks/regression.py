@@ -12,7 +12,7 @@ from pfge.calibration import Calibration, fit_noise_variance, fit_variance_facto
 from pfge.errors import InvalidValueError
 from pfge.metrics.gaussian_scores import GaussianScores, score_gaussians
 from pfge.metrics.scores import SMALLEST
-from pfge.tasks.base import Metric, MixturePool, Task
+from pfge.tasks.base import MemberVariance, Metric, MixturePool, Task
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ class Regression(Task):
         """Return an empty pool: mean and variance of the mixture of members."""
         return MixturePool()
 
-    def spread(self) -> "MeansSpread":
+    def spread(self) -> MemberVariance:
         """Return an accumulator of how much members' means differ."""
-        return MeansSpread()
+        return MemberVariance("variance_of_means", lambda predictions: predictions[..., 0])
 
     def score(self, predictions: Tensor, targets: Tensor) -> GaussianScores:
         """Return the scores of each example."""
@@ -182,20 +182,3 @@ class Regression(Task):
             )
         wide = outputs if outputs.ndim == 3 else outputs.unsqueeze(1)
         return wide[..., 0], wide[..., 1]
-
-
-class MeansSpread:
-    """How much members' means differ: their variance by members' weights, the mean over all numbers."""
-
-    def __init__(self) -> None:
-        self._pool = MixturePool()
-
-    def add(self, predictions: Tensor, weight: float = 1.0) -> None:
-        """Add one more member's predictions."""
-        self._pool.add(predictions, weight)
-
-    def metrics(self, pooled: Tensor) -> dict[str, float]:  # noqa: ARG002
-        """Return the variance of members' means, which one member does not have."""
-        if self._pool.members < 2:
-            return {}
-        return {"variance_of_means": self._pool.variance_of_means().mean().item()}

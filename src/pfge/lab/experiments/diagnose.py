@@ -20,6 +20,7 @@ from pfge.lab.training.pretrain import read_w0
 from pfge.methods import Setting, find_reference, schedule_of
 from pfge.metrics.scores import Scores, score_examples
 from pfge.metrics.uncertainty import disagreement
+from pfge.prediction import MemberPool
 from pfge.storage.files import StorageError
 from pfge.storage.manifest import MANIFEST
 from pfge.tasks import Task
@@ -75,7 +76,7 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
     losses = _losses(session, ensemble, train, f"{name}, members")
     middles = _middles(session, seed, ensemble, train, name)
     task, labels = session.task, data.labels.cpu()
-    pool, errors, disagreements = task.pool(), [], []
+    pool, errors, disagreements = MemberPool(task), [], []
     of_members: list[Scores] = []
     tempered: list[Tensor] = []
     previous: Tensor | None = None
@@ -110,13 +111,13 @@ def _diagnose(session: Session, seed: int, method: str) -> Diagnosis:
         method,
         pairs,
         errors,
-        share_of_errors(task, pool.result(), labels),
+        share_of_errors(task, pool.predictions, labels),
         judged_on,
         _stale_loss(session, ensemble, w0, train, name),
         _rates(setting, method, ensemble),
         setting.low,
         _gains(
-            score_examples(pool.result(), labels),
+            score_examples(pool.predictions, labels),
             of_members,
             score_examples(of_w0, labels),
             tempered,

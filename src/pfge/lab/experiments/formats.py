@@ -19,6 +19,7 @@ from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, START
 from pfge.metrics.scores import ExampleScores
+from pfge.prediction import MemberPool
 from pfge.storage.files import StorageError
 from pfge.tasks import Classification, Task
 
@@ -115,7 +116,7 @@ def _measure_ensemble(session: Session, seed: int, method: str, ensemble: Ensemb
             continue
         answers = _answers(session, stored, session.splits.test, f"{name}, test")
         if expected is None:  # members as they are come first
-            expected = _pool(session.task, answers)
+            expected = MemberPool(session.task).add_all(answers).predictions
         for kind in missing[stored_as]:
             cascade = _fit(session, stored, f"{name}, validation") if kind else None
             predictions, asked = _predict(session.task, answers, cascade)
@@ -162,7 +163,8 @@ def _row(
 def _predict(task: Task, answers: Tensor, cascade: Cascade | None) -> tuple[Tensor, Tensor]:
     """Return the pooled predictions, and how many members were evaluated for each example."""
     if cascade is None:
-        return _pool(task, answers), torch.full((answers.shape[1],), len(answers))
+        pooled = MemberPool(task).add_all(answers).predictions
+        return pooled, torch.full((answers.shape[1],), len(answers))
     found = cascade.replay(answers)
     return found.probabilities, found.evaluated
 
@@ -176,11 +178,3 @@ def _fit(session: Session, ensemble: Ensemble, name: str) -> Cascade:
     data = session.splits.validation
     answers = _answers(session, ensemble, data, name)
     return fit_to_answers(answers, data.labels.cpu(), max_accuracy_loss=MAX_ACCURACY_LOSS)
-
-
-def _pool(task: Task, answers: Tensor) -> Tensor:
-    """Return the pooled prediction, computed as in a comparison, so that the numbers are the same."""
-    pool = task.pool()
-    for member in answers:
-        pool.add(member)
-    return pool.result()

@@ -2,13 +2,15 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from copy import copy
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from pfge.calibration import (
+    UNSCALED,
     CalibrateBy,
     PoolingWeights,
     SharedTemperature,
@@ -24,21 +26,99 @@ from pfge.tasks.classification import require_classification, require_one_class
 Predictor: TypeAlias = Callable[[Any], Tensor]
 """Predicts a batch with one member, until another member is put into the same module."""
 
+Keep: TypeAlias = Callable[[Tensor, Any, int], Tensor]
+"""Returns the part of a batch's predictions to keep, given the batch and the number of its first example."""
 
-def predict_in_turn(
-    load: Callable[[int], Predictor],
-    numbers: range,
-    batches: Iterable[Any],
-    keep: Callable[[Tensor, Any, int], Tensor] = lambda predictions, _batch, _start: predictions,
-) -> Iterator[Tensor]:
-    """Yield what is kept of each member's predictions, reading all batches once for each member.
+
+class Accumulator(Protocol):
+    """Gets the predictions of one member after another, for the same examples."""
+
+    def add(self, predictions: Tensor, /) -> object:
+        """Add one more member's predictions, at its own temperature if it has one."""
+
+
+AnyAccumulator = TypeVar("AnyAccumulator", bound=Accumulator)
+
+
+class MemberPool:
+    """Members pooled as an ensemble pools them: by its task, with its weights, at its pooled temperature.
 
     Args:
-        load: Puts the member of a number into the module.
-        numbers: Of the members.
+        task: Pools and calibrates predictions.
+        temperatures: The ensemble's weights and its pooled temperature. Members' own temperatures are not
+            applied here: `Ensemble.predict_each` has applied them.
+        device: Where predictions are added up; where they are if None.
+
+    Example:
+        >>> import torch
+        >>> from pfge.calibration import Temperatures
+        >>> from pfge.prediction import MemberPool
+        >>> from pfge.tasks import Classification
+        >>> pool = MemberPool(Classification(), Temperatures(pooled=0.5, weights=(0.75, 0.25)))
+        >>> pool.add(torch.tensor([[1.0, 0.0]])).add(torch.tensor([[0.0, 1.0]])).uncalibrated
+        tensor([[0.7500, 0.2500]], dtype=torch.float64)
+        >>> pool.result()  # 9 to 1, in the type of the members' predictions
+        tensor([[0.9000, 0.1000]])
+    """
+
+    def __init__(self, task: Task, temperatures: Temperatures = UNSCALED, device: torch.device | None = None):
+        self._task = task
+        self._temperatures = temperatures
+        self._device = device
+        self._pool = task.pool()
+        self._members = 0
+        self._dtype = torch.float32
+
+    def add(self, predictions: Tensor, number: int | None = None) -> Self:
+        """Add one more member's predictions and return the pool.
+
+        Args:
+            predictions: For the same examples as the other members'.
+            number: The member's number, which decides its weight; None for the next one.
+        """
+        weight = self._temperatures.weight_of(self._members if number is None else number)
+        self._pool.add(predictions if self._device is None else predictions.to(self._device), weight)
+        self._members += 1
+        self._dtype = predictions.dtype
+        return self
+
+    def add_all(self, members: Iterable[Tensor]) -> Self:
+        """Add each member's predictions and return the pool."""
+        for predictions in members:
+            self.add(predictions)
+        return self
+
+    def take(self, index: Tensor) -> "MemberPool":
+        """Return a pool of the same members for some of the examples: a mask, or their numbers."""
+        taken = copy(self)
+        taken._pool = self._pool.take(index)
+        return taken
+
+    @property
+    def uncalibrated(self) -> Tensor:
+        """The pooled prediction without the pooled temperature, in the precision of the pool."""
+        return self._pool.result()
+
+    @property
+    def predictions(self) -> Tensor:
+        """The pooled prediction, in the precision of the pool."""
+        return self._task.calibrate(self.uncalibrated, self._temperatures.pooled)
+
+    def result(self) -> Tensor:
+        """Return the pooled prediction in the task's type, or that of the members' predictions."""
+        return self.predictions.to(self._task.result_type or self._dtype)
+
+
+def predict_in_turn(
+    load: Callable[[int], Predictor], numbers: range, batches: Iterable[Any], keep: Keep | None = None
+) -> Iterator[Tensor]:
+    """Yield each member's predictions, reading all batches once for each member.
+
+    Args:
+        load: Puts the member with a given number into the module.
+        numbers: The numbers of the members.
         batches: Batches that can be read again in the same order.
-        keep: Returns what is kept, given the predictions of a batch, the batch, and the number of its first
-            example.
+        keep: Returns the part of a batch's predictions to keep; all of them if None.
     """
     _require_batches(batches)
     require_rereadable(batches, len(numbers))
@@ -46,20 +126,20 @@ def predict_in_turn(
     examples = None
     for number in numbers:
         predict = load(number)
-        parts: list[Tensor] = []
+        kept: list[Tensor] = []
         done = 0
         for batch in batches:
             predictions = predict(batch)
-            parts.append(keep(predictions, batch, done))
+            kept.append(keep(predictions, batch, done) if keep else predictions)
             done += len(predictions)
-        if not parts:
+        if not kept:
             raise InvalidValueError("predicting needs at least one batch, got none")
         if done != (examples := examples or done):
             raise InvalidValueError(
                 f"batches must give the same examples each time they are read, got {examples} and then "
                 f"{done} of them"
             )
-        yield _put_together(parts)
+        yield _put_together(kept)
 
 
 def predict_in_chunks(
@@ -186,10 +266,8 @@ class MemberCalibration:
         if self._is_pooling:
             how = _with_weights if self._by == "weights" else _with_shared
             return how(torch.stack(list(members)), self._kept_targets())
-        pool = self._task.pool()
-        for member in members:
-            pool.add(member)
-        return Temperatures(self._fit_one(pool.result()))
+        pool = MemberPool(self._task).add_all(members)
+        return Temperatures(self._fit_one(pool.predictions))
 
     @property
     def _is_pooling(self) -> bool:
