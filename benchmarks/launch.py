@@ -2,10 +2,10 @@
 
     python -m benchmarks.launch [--rounds N] [--quick | --twice]
 
-A comparison of three seeds on the digits is run by `pfge compare` in one process and with `--on here:2`, in
-turns, each in a new folder. The time is that of the whole command, with all imports; the last line is the
-ratio of the medians. `--quick` has one round of a shorter comparison, in which imports weigh more, and
-`--twice` has paths of twice the length, in which they weigh less.
+A comparison of three seeds on the digits is run by `pfge compare` in one process and with
+`--launcher here:2`, in turns, each in a new folder. The time is that of the whole command, with all imports;
+the last line is the ratio of the medians. `--quick` has one round of a shorter comparison, in which imports
+weigh more, and `--twice` has paths of twice the length, in which they weigh less.
 """
 
 import argparse
@@ -28,7 +28,7 @@ TWICE = ("pretrain.epochs=40", "ensemble.length=80")
 def seconds_of(launcher: str, settings: Sequence[str], folder: Path) -> float:
     """Return how long a comparison takes in a new folder."""
     overrides = [part for setting in settings for part in ("--set", setting)]
-    arguments = ["compare", "--seeds", "1,2,3", "--out", str(folder), "--on", launcher, *overrides]
+    arguments = ["compare", "--seeds", "1,2,3", "--out", str(folder), "--launcher", launcher, *overrides]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     start = time.perf_counter()
     subprocess.run(

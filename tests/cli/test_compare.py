@@ -31,7 +31,7 @@ def configs(tmp_path: Path) -> Path:
 def test_experiments_of_a_folder_share_workers_and_have_one_page(
     configs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["compare", str(configs), "--out", str(tmp_path / "out"), "--on", "here:2"]) == 0
+    assert main(["compare", str(configs), "--out", str(tmp_path / "out"), "--launcher", "here:2"]) == 0
     printed = capsys.readouterr().out
     assert "all runs" in printed
     assert f"a: 2 results of 1 seeds in {tmp_path / 'out' / 'a'}" in printed
@@ -99,13 +99,14 @@ def test_configs_that_do_not_go_together_are_refused(
     assert "c.toml have the same name = 'a', which is that of the run folder" in capsys.readouterr().err
     (configs / "c.toml").write_text(to_toml(tiny("name=c", "engine.launcher=here:2")))
     assert main(["compare", str(configs)]) == 2
-    assert "must have the same engine.launcher, got here and here:2; give --on" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "must have the same engine.launcher, got here and here:2; give --launcher" in error
 
 
 def test_start_weights_of_several_experiments(
     configs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["pretrain", str(configs), "--out", str(tmp_path / "out"), "--on", "here:2"]) == 0
+    assert main(["pretrain", str(configs), "--out", str(tmp_path / "out"), "--launcher", "here:2"]) == 0
     printed = capsys.readouterr().out
     for name, seed in (("a", 1), ("b", 2)):
         assert f"seed {seed}: {tmp_path / 'out' / name}" in printed

@@ -107,7 +107,7 @@ def test_workers_import_nothing_from_the_current_folder(copied_run: Path, tmp_pa
         "import sys\nfrom pfge.cli.main import main\nif __name__ == '__main__': sys.exit(main())\n"
     )
     subprocess.run(
-        [sys.executable, program, "pretrain", "--on", "here:2", *ALL["pretrain"]],
+        [sys.executable, program, "pretrain", "--launcher", "here:2", *ALL["pretrain"]],
         env=os.environ | {"PYTHONPATH": str(Path(pfge.__file__).parent.parent)},
         stdout=subprocess.DEVNULL,
         check=True,

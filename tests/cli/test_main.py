@@ -94,7 +94,7 @@ def test_a_comparison_ends_in_a_table_with_all_rows(capsys: Captured, tmp_path: 
 
 def test_a_comparison_in_two_processes_prints_what_there_is_and_what_is_missing(capsys: Captured) -> None:
     diverging = ("ensemble.methods=['SWA']", "ensemble.high=1e30", "ensemble.low=1e30")
-    assert main(compare("--out", "out", "--on", "here:2", settings=diverging)) == 2
+    assert main(compare("--out", "out", "--launcher", "here:2", settings=diverging)) == 2
     printed = capsys.readouterr()
     rows = [line.split("│")[1].strip() for line in printed.out.splitlines() if "│" in line]
     assert rows == ["w0"]

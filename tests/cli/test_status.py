@@ -63,6 +63,6 @@ def test_a_dry_run_prints_parts_and_hours(tmp_path: Path, capsys: pytest.Capture
     ]
     assert [line.split()[1:] for line in lines[9:11]] == [
         ["hours", "with", "one", "process"],
-        ["hours", "with", "2", "workers,", "such", "as", "--on", "here:2"],
+        ["hours", "with", "2", "workers,", "such", "as", "--launcher", "here:2"],
     ]
     assert not (tmp_path / "run").exists()

@@ -23,7 +23,7 @@ from pfge.lab.data.base import Fingerprint, Normalization, digest
 from pfge.lab.data.pictures import load_folders
 from pfge.lab.data.readers.cifar import CIFAR10, load_cifar
 from pfge.lab.data.readers.idx import MNIST, load_idx
-from pfge.lab.run.folder import RunFolder, describe_environment, keep_weights, require_same_weights
+from pfge.lab.run.folder import RunFolder, describe_environment, record_weights_hash, require_same_weights
 from pfge.lab.run.result_lines import append_row
 from pfge.lab.run.results import ComparisonRow, ConnectivityRow, EnsembleEvaluation, FormatRow
 from pfge.lab.run.verification import verify
@@ -303,7 +303,7 @@ def start_weights(suffix: str, *, is_known: bool = False) -> Specimen:
             warnings.simplefilter("ignore")
             weights = read_start_weights(path)
         if is_known:
-            keep_weights(RunFolder(path.parent), path, checksum(path))
+            record_weights_hash(RunFolder(path.parent), path, checksum(path))
             require_same_weights(RunFolder(path.parent), path, checksum(path))
         return Read(describe(weights))
 

@@ -31,7 +31,7 @@ def train(model: nn.Module, step: Callable[[nn.Module, Any], Any], updates: int 
 
 def test_one_process_is_the_first_of_one() -> None:
     engine = make_engine()
-    assert (engine.share, engine.is_first, engine.device) == ((0, 1), True, torch.device("cpu"))
+    assert (engine.rank_and_world_size, engine.is_first, engine.device) == ((0, 1), True, torch.device("cpu"))
 
 
 def test_a_model_of_volumes_is_placed_though_torch_has_no_such_format_for_it() -> None:
@@ -137,7 +137,7 @@ def test_a_sum_over_one_process_is_its_own_tensor() -> None:
 
 def test_the_first_does_what_others_rely_on() -> None:
     done: list[str] = []
-    make_engine().first_does(lambda: done.append("written"))
+    make_engine().on_rank_zero(lambda: done.append("written"))
     assert done == ["written"]
 
 
@@ -160,7 +160,7 @@ def test_hardware_that_is_not_there_is_a_config_error(settings: dict[str, Any]) 
 
 @pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork", "ddp_notebook"])
 def test_a_strategy_whose_processes_call_a_function_is_refused(strategy: str) -> None:
-    with pytest.raises(ConfigError, match=rf"engine\.strategy must be .*, got {strategy}; set .*=ddp"):
+    with pytest.raises(ConfigError, match=rf"engine\.strategy must .*, got {strategy}; set .*=ddp"):
         make_engine(strategy=strategy, devices=2)
 
 
@@ -172,7 +172,7 @@ def start_by_torchrun(monkeypatch: pytest.MonkeyPatch, processes: int, on_each_n
 
 def test_one_process_of_torchrun_is_the_first_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     start_by_torchrun(monkeypatch, processes=1, on_each_node=1)
-    assert make_engine().share == (0, 1)
+    assert make_engine().rank_and_world_size == (0, 1)
 
 
 def test_more_processes_of_torchrun_than_the_settings_say_are_refused(

@@ -70,7 +70,7 @@ def measure_given(folder: Path, out: Path, *overrides: str) -> None:
     out.mkdir()
     fresh.save(out / "fresh")
     (out / "measured.json").write_text(json.dumps(measured))
-    (out / "share.json").write_text(json.dumps(engine.share))
+    (out / "share.json").write_text(json.dumps(engine.rank_and_world_size))
 
 
 def work(folder: Path) -> None:

@@ -38,7 +38,7 @@ def add_setting_arguments(parser: argparse.ArgumentParser, example: str) -> None
 def add_launcher_argument(parser: argparse.ArgumentParser) -> None:
     """Add the argument that says where parts of the work run."""
     parser.add_argument(
-        "--on",
+        "--launcher",
         metavar="LAUNCHER",
         help="same as --set engine.launcher=LAUNCHER: here, here:N for N processes on this machine, ray, "
         "ray:HOST:PORT or slurm",
@@ -46,11 +46,11 @@ def add_launcher_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare_workers(options: argparse.Namespace) -> None:
-    """Start what `--on here:N` needs, so that workers import torch while this process does."""
+    """Start what `--launcher here:N` needs, so that workers import torch while this process does."""
     from pfge.lab.config.settings import parse_launcher
     from pfge.lab.launch.fork_server import start_fork_server
 
-    launcher = parse_launcher(options.on or "")
+    launcher = parse_launcher(options.launcher or "")
     if launcher is not None and launcher.processes > 1:
         start_fork_server()
 
@@ -67,7 +67,7 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
 def given_settings(options: argparse.Namespace) -> list[str]:
     """Return the overrides in the arguments, as key=value."""
     download = ["data.download=true"] if options.download else []
-    launcher = getattr(options, "on", None)
+    launcher = getattr(options, "launcher", None)
     return [*options.set, *download, *([f"engine.launcher={launcher}"] if launcher is not None else [])]
 
 
@@ -138,7 +138,7 @@ def _require_different(experiments: "Sequence[Experiment]", files: Sequence[Path
     if len(launchers) > 1:
         raise ConfigError(
             "experiments that run at once must have the same engine.launcher, got "
-            f"{' and '.join(launchers)}; give --on"
+            f"{' and '.join(launchers)}; give --launcher"
         )
 
 
@@ -255,7 +255,7 @@ def load_saved_ensemble(session: "Session", folder: Path) -> "Ensemble":
     """Return the ensemble of a folder, which is saved there if a comparison did not: w0 and last members."""
     ensemble = session.load_ensemble(folder)
     if not folder.exists():
-        session.engine.first_does(lambda: ensemble.save(folder))
+        session.engine.on_rank_zero(lambda: ensemble.save(folder))
     return ensemble
 
 

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     own = 1.0
     if is_calibrated:  # so is the one member, at the temperature that it has alone
         own = fit_temperature(log_probabilities(answers[cascade.order[0]]), targets).value
-    session.engine.first_does(lambda: cascade.save(out))
+    session.engine.on_rank_zero(lambda: cascade.save(out))
     answers, seconds = _predict(session, ensemble, test, "test data")
     if session.engine.is_first:
         print_cascade(

@@ -85,5 +85,5 @@ def _print_costs(costs: "dict[str, Cost]") -> None:
         print(f"an iteration takes {1000 * cost.step:.1f} ms here")
     print("if iterations take as long in every process, training takes")
     for workers in WORKERS:
-        on = f"{workers} workers, such as --on here:{workers}" if workers > 1 else "one process"
+        on = f"{workers} workers, such as --launcher here:{workers}" if workers > 1 else "one process"
         print(f"{seconds_of_all(list(costs.values()), workers) / 3600:>12.2f}  hours with {on}")

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     ensemble = load_saved_ensemble(session, folder)
     if options.calibrate:
         ensemble = calibrate(session, ensemble, options.calibrate)
-        engine.first_does(lambda: ensemble.save(folder))
+        engine.on_rank_zero(lambda: ensemble.save(folder))
         session.reporter.say(f"Fitted on validation data and saved: {_in_words(ensemble.temperatures)}.")
     found = assess(
         session,

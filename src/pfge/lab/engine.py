@@ -16,7 +16,7 @@ from pfge.lab.malloc import keep_freed_memory
 
 
 class Engine:
-    """One of the processes of an experiment."""
+    """The device, the precision and the distributed group of one process of an experiment."""
 
     def __init__(self, settings: EngineSettings):
         self._settings = settings
@@ -31,20 +31,20 @@ class Engine:
         return device
 
     @property
-    def share(self) -> tuple[int, int]:
-        """This process's number, and how many there are."""
+    def rank_and_world_size(self) -> tuple[int, int]:
+        """The rank of this process, and the number of processes."""
         return self._fabric.global_rank, self._fabric.world_size
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that writes and prints."""
+        """Whether this process is rank 0, which writes and prints."""
         return bool(self._fabric.is_global_zero)
 
     def place(self, model: nn.Module) -> nn.Module:
         """Move a model to the device, in the memory format that is fast there."""
-        # Of weights in five dimensions, as of Conv3d, torch has no such format.
+        # channels_last does not support 5-D weights (Conv3d).
         if self._settings.channels_last and all(weight.ndim != 5 for weight in model.parameters()):
-            # A stub of torch's leaves memory_format out of this overload.
+            # torch's stub of this overload lacks memory_format.
             return model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
         return model.to(self.device)
 
@@ -60,39 +60,39 @@ class Engine:
         self._fabric.backward(loss)
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
-        """Call a model that is not wrapped on a pair of inputs and targets, in the engine's precision."""
+        """Call an unwrapped model on a pair of inputs and targets, in the engine's precision."""
         with self._fabric.autocast():
             outputs: Tensor = call_model(model, batch)
         return outputs
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:
-        """Return the sum of every process's tensor."""
+        """Return the sum of the tensors of all processes."""
         return cast(Tensor, self._fabric.all_reduce(tensor, reduce_op="sum"))
 
     def wait_for_all(self) -> None:
         """Wait until every process has reached this point."""
         self._fabric.barrier()
 
-    def first_does(self, action: Callable[[], object]) -> None:
-        """Run an action in the first process only, and let the others wait for it."""
+    def on_rank_zero(self, action: Callable[[], object]) -> None:
+        """Run an action on rank 0 only; the other processes wait until it is done."""
         if self.is_first:
             action()
         self.wait_for_all()
 
 
 def has_other_processes() -> bool:
-    """Return whether this process is one of several that train a model together."""
+    """Return whether this process belongs to a distributed group of several processes."""
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 LAUNCHERS = ("LT_CLI_USED", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LOCAL_RANK", "WORLD_SIZE")
-"""Environment variables of programs that start several processes."""
+"""Environment variables set by programs that start several processes."""
 
 
 def _needs_no_fabric(settings: EngineSettings) -> bool:
-    """Return whether this is one process on the CPU in float32, for which Fabric would change nothing.
+    """Return whether this is one process on the CPU in float32, where Fabric changes nothing.
 
-    Importing Fabric takes several seconds: it imports torchmetrics, and by that matplotlib and SciPy.
+    Importing Fabric takes several seconds: it imports torchmetrics, which imports matplotlib and SciPy.
     """
     accelerator = settings.accelerator
     on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())
@@ -120,10 +120,10 @@ def _launch_fabric(settings: EngineSettings) -> Any:
         raise
     except (ValueError, TypeError, RuntimeError, ImportError) as error:
         if isinstance(error, RuntimeError) and has_other_processes():
-            raise  # they have met, so one of them was lost since
+            raise  # the group was formed, so a process has been lost since
         raise ConfigError(f"the settings in [engine] do not fit this machine: {error}") from None
     if fabric.world_size > 1 and distributed.is_initialized():
-        # Not before all processes have met, as some take longer to start; torch has no public name for it.
+        # Only after the group has formed, as some processes take longer to start. torch has no public API.
         distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=settings.timeout))
     return fabric
 
@@ -131,9 +131,9 @@ def _launch_fabric(settings: EngineSettings) -> Any:
 def _launch(fabric: Any, settings: EngineSettings) -> None:
     try:
         fabric.launch()
-    except TypeError:  # the processes of such a strategy call a function, and end with it
+    except TypeError:  # strategies such as ddp_spawn start a function in each process, not the command
         raise ConfigError(
-            "engine.strategy must be one that starts the whole command again, such as ddp, got "
+            "engine.strategy must start the whole command in every process, as ddp does, got "
             f"{settings.strategy}; set engine.strategy=ddp, or leave it out"
         ) from None
     if not distributed.is_available() or not distributed.is_torchelastic_launched():
@@ -141,7 +141,7 @@ def _launch(fabric: Any, settings: EngineSettings) -> None:
     started = int(os.environ.get("WORLD_SIZE", 1))
     here = int(os.environ.get("LOCAL_WORLD_SIZE", started))
     if started != fabric.world_size:
-        # Else each would take itself for the only one, and all would write to the same folder.
+        # Otherwise each process would believe it is alone, and all would write to the same folder.
         raise ConfigError(
             f"torchrun started {started} processes, got engine.devices = {settings.devices} and "
             f"engine.nodes = {settings.nodes}; set engine.devices={here} and engine.nodes="
@@ -150,7 +150,7 @@ def _launch(fabric: Any, settings: EngineSettings) -> None:
 
 
 class _OneCpuProcess:
-    """What of Fabric an engine uses, where there is one process on the CPU in float32."""
+    """The part of Fabric's interface that an engine uses, for one process on the CPU in float32."""
 
     device = torch.device("cpu")
     global_rank, world_size, is_global_zero = 0, 1, True
@@ -164,7 +164,7 @@ class _OneCpuProcess:
     def autocast(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def all_reduce(self, tensor: Tensor, reduce_op: str) -> Tensor:  # noqa: ARG002 - as of Fabric
+    def all_reduce(self, tensor: Tensor, reduce_op: str) -> Tensor:  # noqa: ARG002 - Fabric's signature
         return tensor
 
     def barrier(self) -> None:

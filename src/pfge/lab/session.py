@@ -403,7 +403,7 @@ class Session:
             batch_size=settings.batch_size,
             seed=derive_seed(seed, purpose),
             augmentation=Augmentation(settings.crop_padding, settings.flip),
-            share=(0, 1) if whole else self.engine.share,
+            share=(0, 1) if whole else self.engine.rank_and_world_size,
             workers=settings.workers,
             device=self.engine.device,
             channels_last=self.experiment.engine.channels_last,
@@ -491,8 +491,8 @@ class Session:
         """Return weights with BatchNorm statistics of their own; no random number of training is used."""
         with torch.random.fork_rng():
             fresh = self.make_ensemble([weights]).with_fresh_batch_norm(
-                self.batch_norm_batches(seed, share=self.engine.share),
-                across_processes=self.engine.share[1] > 1,
+                self.batch_norm_batches(seed, share=self.engine.rank_and_world_size),
+                across_processes=self.engine.rank_and_world_size[1] > 1,
             )
         return fresh.members[0]
 
@@ -500,8 +500,8 @@ class Session:
         """Return the ensemble with BatchNorm statistics of its own; `images` as of `batch_norm_batches`."""
         with self.reporter.task(name, len(ensemble)) as advance:
             return ensemble.with_fresh_batch_norm(
-                self.batch_norm_batches(seed, images, share=self.engine.share),
-                across_processes=self.engine.share[1] > 1,
+                self.batch_norm_batches(seed, images, share=self.engine.rank_and_world_size),
+                across_processes=self.engine.rank_and_world_size[1] > 1,
                 on_member=lambda done: advance(done, ""),
             )
 
@@ -534,7 +534,7 @@ def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iter
         # Where w0 is in the run already, nothing else would read the file.
         require_unchanged_weights(folder, experiment.pretrain.weights)
         session = Session.set_up(experiment, folder, engine, reporter)
-        engine.first_does(lambda: _keep(session))
+        engine.on_rank_zero(lambda: _keep(session))
         yield session
 
 

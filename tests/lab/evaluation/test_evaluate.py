@@ -193,7 +193,7 @@ class OneOf:
     device = torch.device("cpu")
 
     def __init__(self, number: int, count: int, whole: list[Tensor]):
-        self.share = (number, count)
+        self.rank_and_world_size = (number, count)
         self.parts: list[Tensor] = []
         self._whole = iter(whole)
 

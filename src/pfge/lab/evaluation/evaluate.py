@@ -360,7 +360,7 @@ def predict(session: Session, ensemble: Ensemble, data: DataPart, name: str) -> 
         data: The examples.
         name: What to call this work where progress is shown.
     """
-    number, count = session.engine.share
+    number, count = session.engine.rank_and_world_size
     chosen = torch.arange(number, len(data), count)
     source = session.in_batches(data if count == 1 else data.select(chosen))
     with session.reporter.task(name, len(ensemble)) as advance:

@@ -49,7 +49,7 @@ def save_collected(
         # Written and checked as they were made: their folder only takes its final name.
         session.engine.wait_for_all()  # the folder is not moved before all have opened it
         task = task_to_manifest(raw.task)
-        session.engine.first_does(lambda: store.save(model=raw.model, task=task, usage=raw.usage))
+        session.engine.on_rank_zero(lambda: store.save(model=raw.model, task=task, usage=raw.usage))
         if session.engine.is_first:  # it wrote the files itself, and need not read them to check them
             about = {"method": raw.method, "iterations": raw.iterations}
             session.written[session.folder.ensemble(seed, row)] = session.make_ensemble(
@@ -60,7 +60,7 @@ def save_collected(
         raw = raw.last(min(setting.members, len(raw)))
     if not store.iterations:
         raw = session.refresh_batch_norm(raw, seed, f"seed {seed}: BatchNorm of {row}")
-    session.engine.first_does(lambda: raw.save(session.folder.ensemble(seed, row)))
+    session.engine.on_rank_zero(lambda: raw.save(session.folder.ensemble(seed, row)))
 
 
 def record_collected(session: Session, seed: int, setting: Setting, row: str) -> None:

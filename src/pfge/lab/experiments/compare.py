@@ -51,7 +51,7 @@ def save_deep_ensemble(session: Session, seed: int, name: str, count: int) -> No
     members = [find_w0(session, seed, number) for number in range(1, count + 1)]
     # Not refreshed: each has the BatchNorm statistics of its own training.
     ensemble = session.make_ensemble(members, method=f"{name}({count})")
-    session.engine.first_does(lambda: ensemble.save(session.folder.ensemble(seed, name)))
+    session.engine.on_rank_zero(lambda: ensemble.save(session.folder.ensemble(seed, name)))
 
 
 def record_deep_ensemble(session: Session, seed: int, name: str, count: int) -> None:
@@ -249,7 +249,7 @@ class _UnitsOfSeed:
         self._add(
             "tidy",
             lambda: not unfinished_work(folder) and self._measured() >= expected,
-            lambda session: session.engine.first_does(lambda: _tidy(folder)),
+            lambda session: session.engine.on_rank_zero(lambda: _tidy(folder)),
             *self._measuring,
             by_driver=True,
         )
@@ -417,7 +417,7 @@ def compare_all(
         except UnitsMissingError:
             _put_in_order(sessions)
             raise
-        sessions[0].engine.first_does(lambda: _put_in_order(sessions))
+        sessions[0].engine.on_rank_zero(lambda: _put_in_order(sessions))
     return [require_rows(session.folder.results, ComparisonRow) for session in sessions]
 
 

@@ -249,7 +249,7 @@ def train_period(session: Session, seed: int, setting: Setting, method: Method, 
     work = f"seed {seed}: {method.name}, period {number}"
     training = Training(work, seed, number * setting.period, folder / checkpoint)
     train_resumable(session, trajectory, session.batches(seed, STREAM), training)
-    session.engine.first_does(lambda: store.save(model=None, task=None, usage=session.usage))
+    session.engine.on_rank_zero(lambda: store.save(model=None, task=None, usage=session.usage))
 
 
 def join_periods(session: Session, seed: int, setting: Setting, method: Method) -> None:
@@ -335,7 +335,7 @@ def _forget_unknown(session: Session, seed: int, name: str, *checkpoints: str) -
         if not any((folder / checkpoint).exists() for checkpoint in checkpoints):
             shutil.rmtree(folder / MEMBERS / name, ignore_errors=True)
 
-    session.engine.first_does(forget)
+    session.engine.on_rank_zero(forget)
 
 
 def _make_store(

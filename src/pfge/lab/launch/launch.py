@@ -73,7 +73,7 @@ def _choose_pool(works: Sequence[Work]) -> tuple[AbstractContextManager[Pool], C
 
 
 def _require_one_process(session: Session) -> None:
-    engine, count = session.experiment.engine, session.engine.share[1]
+    engine, count = session.experiment.engine, session.engine.rank_and_world_size[1]
     if count > 1 or str(engine.devices) not in ("1", "auto") or engine.nodes != 1:
         raise ConfigError(
             f"engine.launcher = {engine.launcher!r} is for units of one process each, got engine.devices = "

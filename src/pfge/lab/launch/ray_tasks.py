@@ -131,14 +131,14 @@ def _require_answer(address: str) -> None:
     if "/" in address or not port.isdecimal():
         raise RayError(
             f"the address of a Ray cluster must be HOST:PORT, such as 10.0.0.1:6379, got {address}; give the "
-            "one that ray start --head prints as RAY_ADDRESS or --on ray:HOST:PORT"
+            "one that ray start --head prints as RAY_ADDRESS or --launcher ray:HOST:PORT"
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS_TO_ANSWER).close()
     except (OSError, OverflowError, UnicodeError) as error:  # the last is of names
         raise RayError(
             f"there is no Ray cluster at {address}: {error}; start one by ray start --head, or give the "
-            "address that it prints as --on ray:HOST:PORT"
+            "address that it prints as --launcher ray:HOST:PORT"
         ) from None
 
 

@@ -412,8 +412,8 @@ def _processor() -> str:
     )
 
 
-def keep_weights(folder: RunFolder, path: Path, sha256: str) -> None:
-    """Write which file was used, unless that is known."""
+def record_weights_hash(folder: RunFolder, path: Path, sha256: str) -> None:
+    """Record the name and the hash of the file that w0 was made from, unless there is a record."""
     if not folder.weights.exists():
         write_json(folder.weights, {"file": path.name, "sha256": sha256})
 

@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from pfge.lab.config.settings import ConfigError, EnsembleSettings, Experiment, PretrainSettings, expand_user
 from pfge.lab.data.base import derive_seed
 from pfge.lab.evaluation.evaluate import evaluate_on
-from pfge.lab.run.folder import keep_weights, require_same_weights
+from pfge.lab.run.folder import record_weights_hash, require_same_weights
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import StartWeights
 from pfge.lab.session import Session, open_session
@@ -137,7 +137,7 @@ def find_w0(session: Session, seed: int, number: int = 1) -> Weights:
     session.engine.wait_for_all()  # no process writes before all have checked
     if not found:
         model = _make_w0(session, seed, number)
-        session.engine.first_does(lambda: write_recorded(path, view_weights(model)))
+        session.engine.on_rank_zero(lambda: write_recorded(path, view_weights(model)))
     return read_recorded(path)
 
 
@@ -159,7 +159,7 @@ def read_w0(session: Session, seed: int) -> Weights:
 def _find_and_measure(session: Session, seed: int) -> StartWeights:
     ensemble = session.make_ensemble([find_w0(session, seed)])
     # The checkpoint of an interrupted training is no longer needed.
-    session.engine.first_does(lambda: (session.folder.of_seed(seed) / CHECKPOINT).unlink(missing_ok=True))
+    session.engine.on_rank_zero(lambda: (session.folder.of_seed(seed) / CHECKPOINT).unlink(missing_ok=True))
     measured = {
         part: evaluate_on(session, ensemble, data, f"seed {seed}: w0 on {part}").growing[-1]
         for part, data in session.splits.for_evaluation().items()
@@ -181,7 +181,7 @@ def _make_w0(session: Session, seed: int, number: int) -> nn.Module:
         head = load_start_weights(model, path, classes)
         used = checksum(path)
         require_same_weights(session.folder, path, used)
-        session.engine.first_does(lambda: keep_weights(session.folder, path, used))
+        session.engine.on_rank_zero(lambda: record_weights_hash(session.folder, path, used))
         if head:
             _train_new_head(session, seed, model)
         return model

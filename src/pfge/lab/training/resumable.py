@@ -155,7 +155,7 @@ def train_resumable(
     if found == checkpoint:
         session.reporter.say(f"{name}: continues from iteration {trajectory.iteration:,} of {iterations:,}")
     log = session.open_log(name)
-    process = engine.share[0]
+    process = engine.rank_and_world_size[0]
     last_saved = time.monotonic()
 
     def loss(_: nn.Module, batch: Batch) -> Tensor:
