@@ -99,12 +99,12 @@ def test_the_lowest_rung_that_serves_is_found_in_few_trials(wanted: int) -> None
         tried.append(plan)
         return sum(widths_of(plan).values()) - 2 >= wanted
 
-    assert LADDER.lowest_that(serves) == wanted
+    assert LADDER.first_satisfying(serves) == wanted
     assert len(tried) <= 1 + 4  # the top, and log2 of 15 rungs
 
 
 def test_no_rung_serves() -> None:
-    assert LADDER.lowest_that(lambda _: False) is None
+    assert LADDER.first_satisfying(lambda _: False) is None
 
 
 def test_a_tensor_of_more_weight_gets_its_bits_first() -> None:

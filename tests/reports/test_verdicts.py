@@ -7,7 +7,7 @@ from math import sqrt
 import pytest
 from scipy import stats
 
-from pfge.reports.statistics import NoisyMean
+from pfge.reports.statistics import MeanEstimate
 from pfge.reports.verdicts import Claim, Gap
 from pfge.tasks import Classification, Metric
 
@@ -32,7 +32,7 @@ def gap(
 
 def coverage_gap(mean: float, seed_error: float, reference: float, seeds: int = 5) -> Gap:
     """Return a gap in coverage where the sum of both has the error of the difference."""
-    total = NoisyMean(
+    total = MeanEstimate(
         mean=mean + 2 * (reference - 0.9),
         seeds=seeds,
         seed_error=seed_error,
@@ -212,7 +212,7 @@ def test_closer_is_told_by_the_difference_and_the_sum(
     def noisy(low: float, high: float) -> dict[str, float]:
         return {"mean": (low + high) / 2, "seed_error": (high - low) / 2 / stats.t.ppf(0.975, 4)}
 
-    of_sum = replace(NoisyMean(mean=0.0, seeds=5, examples=9, example_error=0.0), **noisy(*total))
+    of_sum = replace(MeanEstimate(mean=0.0, seeds=5, examples=9, example_error=0.0), **noisy(*total))
     found = replace(coverage_gap(0.0, 0.0, 0.9), **noisy(*difference), sum=of_sum)
     assert (found.verdict, Claim.about(found).verdict == "as good") == expected
 

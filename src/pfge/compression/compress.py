@@ -472,7 +472,7 @@ class _Attempts:
             seen.append(found)
             return target.allows(found[1])
 
-        if self.ladder().weighted(self.sensitivity(judge)).lowest_that(serves) is None:
+        if self.ladder().weighted(self.sensitivity(judge)).first_satisfying(serves) is None:
             raise InvalidValueError(
                 f"{target} cannot be met: 8 bits everywhere have {seen[0][1]}; allow more, or raise "
                 "base_bits or small_bits"

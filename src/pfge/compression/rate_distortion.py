@@ -159,8 +159,8 @@ class Ladder:
                 full.add(name)
         return self._plan(places)
 
-    def lowest_that(self, serves: Callable[[Plan], bool]) -> int | None:
-        """Return the lowest rung found to serve, by bisection; None if not even the top does."""
+    def first_satisfying(self, serves: Callable[[Plan], bool]) -> int | None:
+        """Return the first rung that serves, found by bisection; None if not even the top does."""
         if not serves(self.at(self.top)):
             return None
         low, high = 0, self.top

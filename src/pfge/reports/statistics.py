@@ -21,7 +21,7 @@ MOST_SEEDS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyMean:
+class MeanEstimate:
     """A mean over seeds and test examples, with its interval.
 
     The two sources of noise, which test examples were drawn and which seeds were run, each have a half width

@@ -14,7 +14,7 @@ from pfge.lab.run.results import ComparisonRow
 from pfge.metrics.significance import seed_difference
 from pfge.reports.statistics import (
     MOST_SEEDS,
-    NoisyMean,
+    MeanEstimate,
     by_method,
     is_comparable,
     measured,
@@ -25,12 +25,12 @@ from pfge.tasks import Metric
 
 Verdict = Literal["better", "worse", "equal", "undecided", "as good"]
 """What is known about a difference; "as good" is for claims alone, which are never "better" or "equal"."""
-Way = list[tuple[NoisyMean, float]]
+Way = list[tuple[MeanEstimate, float]]
 """Means, and the half widths of their intervals that would decide a verdict together."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gap(NoisyMean):
+class Gap(MeanEstimate):
     """A method minus the reference in one metric; the mean is over the seeds that both have.
 
     Attributes:
@@ -45,7 +45,7 @@ class Gap(NoisyMean):
     metric: Metric
     margin: float
     reference: float = 0.0
-    sum: NoisyMean | None = None
+    sum: MeanEstimate | None = None
     called: str = "test examples"
 
     @property
@@ -87,7 +87,7 @@ class Gap(NoisyMean):
             return "at least two more seeds"
         ways = self._ways()
 
-        def needed(more: Callable[[NoisyMean, float], float]) -> list[float]:
+        def needed(more: Callable[[MeanEstimate, float], float]) -> list[float]:
             """Return how many each of the ways needs."""
             return [max(more(part, half) for part, half in way) for way in ways]
 
@@ -294,13 +294,13 @@ def compare(
     at, step = second.mean().item(), _step(first, second)
     # Which of two values is closer to the aim depends on both, and so on their sum too.
     sums = first + second - 2 * (metric.aim or 0.0) if metric.better == "closer" else None
-    of_differences = _noisy_mean(differences, step, compared)
+    of_differences = _mean_estimate(differences, step, compared)
     return Gap(
         **vars(of_differences),
         metric=metric,
         margin=margin_of(metric, at, margins),
         reference=at,
-        sum=None if sums is None else _noisy_mean(sums, step, compared),
+        sum=None if sums is None else _mean_estimate(sums, step, compared),
         called=called,
     )
 
@@ -312,10 +312,10 @@ def margin_of(metric: Metric, reference: float, margins: MarginSettings) -> floa
     return margins.nll if metric.name == "nll" else margins.share * abs(reference)
 
 
-def _noisy_mean(values: Tensor, step: float, compared: int) -> NoisyMean:
+def _mean_estimate(values: Tensor, step: float, compared: int) -> MeanEstimate:
     """Return the mean of values by seed and example, [S, N]."""
     seeds, examples = values.shape
-    return NoisyMean(
+    return MeanEstimate(
         mean=values.mean().item(),
         seeds=seeds,
         seed_error=_error(values.mean(1)),
