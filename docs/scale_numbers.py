@@ -23,7 +23,7 @@ from pfge.lab.launch.simulation import Failures, SimulatedUnit, simulate
 from pfge.lab.launch.worker import Unit, longest_chains
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
-from pfge.methods import METHODS, Setting, base_of, is_starred, make_collector
+from pfge.methods import METHODS, TrainingPlan, base_of, is_starred, make_collector
 from pfge.weights import Weights, copy_weights, count_bytes, view_weights
 
 PAGE = Path(__file__).with_name("scale.md")
@@ -39,7 +39,7 @@ MODELS = {
 """The classes and the sides of images of each model."""
 IMAGES = {"cifar10": (50_000, 10_000), "cifar100": (50_000, 10_000), "imagenet": (1_281_167, 50_000)}
 """Training and test images."""
-SETTING = Setting(iterations=20, cycle=1, period=5, low=1e-5, high=1e-3)
+SETTING = TrainingPlan(iterations=20, cycle=1, period=5, low=1e-5, high=1e-3)
 """That of the paper, with an iteration for each cycle of 2 epochs: 4 members of PFGE, 20 of FGE."""
 EPOCHS, EPOCHS_OF_CYCLE, MEMBERS = 40, 2, 4
 GB = 1e9

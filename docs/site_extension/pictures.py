@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 from pfge.collectors import Collector
-from pfge.methods import Method, Setting
+from pfge.methods import Method, TrainingPlan
 from pfge.reports.appearance import style_of
 from pfge.reports.figures.plots import MARKS, METADATA, STYLE
 from pfge.views import usual_views
 
-SETTING = Setting(iterations=240, cycle=12, period=60, low=0.01, high=0.5, ema_decay=0.97)
+SETTING = TrainingPlan(iterations=240, cycle=12, period=60, low=0.01, high=0.5, ema_decay=0.97)
 WELLS = ((0.0, 0.0), (4.4, 2.6), (-4.2, 2.8), (3.2, -3.2))
 """Minima that independent trainings reach; a single path stays in the first."""
 W0 = (-1.9, -0.7)
@@ -53,7 +53,7 @@ def descend(loss: Loss, place: np.ndarray, rate: float, random: np.random.Genera
     return place - rate * (np.array(slope) + random.normal(size=2) * 0.8)
 
 
-def walk(method: Method, setting: Setting = SETTING) -> Walk:
+def walk(method: Method, setting: TrainingPlan = SETTING) -> Walk:
     """Return what a method with a collector does from w0."""
     if method.collector is None:
         raise ValueError(f"{method.name} has no collector, so there is no path to walk")
@@ -79,7 +79,7 @@ def walk(method: Method, setting: Setting = SETTING) -> Walk:
     return found
 
 
-def _iterations(collector: Collector, setting: Setting) -> list[int]:
+def _iterations(collector: Collector, setting: TrainingPlan) -> list[int]:
     return [at or setting.iterations for at in collector.iterations]
 
 

@@ -182,7 +182,7 @@ class Ensemble:
             >>> pfge.Ensemble.from_collector(collector, make_model, model="tiny")
             Ensemble(<members: 2>, <tiny>, method='FGE(cycle=2, phase=0)', iterations=[2, 4])
         """
-        unfinished, members = collector.unfinished(), collector.members()
+        unfinished, members = collector.pending_description(), collector.members()
         if not len(members):
             found = f"only {unfinished}" if unfinished else "collected nothing"
             first = first_member(collector)

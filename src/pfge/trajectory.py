@@ -650,7 +650,7 @@ class Trajectory:
         weights = self._live.view()
         require_finite(due[0], self.iteration, self._live.find_non_finite())  # once for all of them
         # All look at the path as it was before any of them bends it.
-        for restart in [collector.take(self.iteration, weights) for collector in due]:
+        for restart in [collector.collect(self.iteration, weights) for collector in due]:
             if restart is not None:
                 self._restart(restart, weights)
 
@@ -784,7 +784,7 @@ def follow(
 
 def _warn_of_unused(trajectory: Trajectory, iterations: int) -> None:
     for collector in trajectory.collectors:
-        if unused := iterations - collector.last_use(iterations):
+        if unused := iterations - collector.last_used_iteration(iterations):
             warnings.warn(
                 f"{collector} makes no use of the last {unused} of {iterations} iterations unless the "
                 f"trajectory is followed further; choose a multiple of its period",

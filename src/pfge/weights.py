@@ -231,10 +231,10 @@ def copy_weights(weights: Weights, device: torch.device | str | None = None) -> 
     }
 
 
-def keep_weights(weights: Weights, device: torch.device | str | None = "cpu") -> Weights:
-    """Return a copy that refers to shared tensors instead of copying them."""
+def to_cpu(weights: Weights) -> Weights:
+    """Return a copy in main memory that refers to shared tensors instead of copying them."""
     shared = shared_part(weights)
-    copied = copy_weights(without(weights, shared), device)
+    copied = copy_weights(without(weights, shared), "cpu")
     return {name: shared[name] if name in shared else copied[name] for name in weights}
 
 

@@ -165,10 +165,10 @@ def test_the_mean_of_an_unfinished_tail_counts_its_points() -> None:
     collector.begin({"w": torch.tensor(0.0)})
     observe(collector, range(1, 4))
     assert collector.mean_so_far() == {"w": torch.tensor((6 + 9) / 2)}
-    assert collector.unfinished() == "2 of the 3 points of its next member"
+    assert collector.pending_description() == "2 of the 3 points of its next member"
     observe(collector, range(4, 6))
     assert collector.mean_so_far() == {"w": torch.tensor((6 + 9 + 12) / 3)}
-    assert collector.unfinished() is None
+    assert collector.pending_description() is None
 
 
 def test_swag_and_fge_give_their_mean_and_their_newest_member() -> None:

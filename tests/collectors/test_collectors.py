@@ -25,7 +25,7 @@ from pfge import (
     save_checkpoint,
 )
 from pfge.collectors import Star
-from pfge.collectors.averaging import OneMean
+from pfge.collectors.averaging import AveragingCollector
 from pfge.weights import copy_weights
 from tests.toys import Scalar, advance, assert_same_weights, make_mlp, make_sgd, train
 
@@ -159,11 +159,11 @@ def test_what_the_warning_says_is_what_happens() -> None:
 
 @pytest.mark.parametrize(("collector", "expected"), [(PFGE(2, 4), 8), (PFGE(2, 20), 0), (FGE(3), 10)])
 def test_the_last_iteration_of_any_use_is_known(collector: Collector, expected: int) -> None:
-    assert collector.last_use(10) == expected
+    assert collector.last_used_iteration(10) == expected
 
 
 def test_a_collector_of_a_user_overrides_public_methods_only() -> None:
-    for kind in (Collector, OneMean):
+    for kind in (Collector, AveragingCollector):
         assert kind.__abstractmethods__
         assert not [name for name in kind.__abstractmethods__ if name.startswith("_")]
 
@@ -183,7 +183,7 @@ class Largest(Collector):
     def due(self, iteration: int) -> bool:
         return iteration % self.every == 0
 
-    def take(self, iteration: int, weights: Weights) -> Restart:
+    def collect(self, iteration: int, weights: Weights) -> Restart:
         if self._best is None or weights["w"] > self._best[1]["w"]:
             self._best = iteration, copy_weights(weights)
         return Restart(self._best[1])

@@ -123,7 +123,7 @@ def test_periods_and_tails_that_cannot_be_are_refused(period: int, tail: int) ->
 
 
 def test_iterations_after_the_last_period_are_of_no_use() -> None:
-    assert Star(PERIOD).last_use(2 * PERIOD + 3) == 2 * PERIOD
+    assert Star(PERIOD).last_used_iteration(2 * PERIOD + 3) == 2 * PERIOD
 
 
 def test_the_mean_so_far_is_that_of_the_tail_and_else_the_newest_member() -> None:
@@ -135,6 +135,6 @@ def test_the_mean_so_far_is_that_of_the_tail_and_else_the_newest_member() -> Non
     for iteration in range(1, 8):
         star.observe(iteration, {"w": torch.tensor(float(iteration))})
         if iteration > 2:
-            found.append((star.mean_so_far()["w"].item(), star.unfinished()))
+            found.append((star.mean_so_far()["w"].item(), star.pending_description()))
     half = "1 of the 2 points of its next member"
     assert found == [(3.0, half), (3.5, None), (3.5, None), (3.5, None), (7.0, half)]

@@ -8,16 +8,16 @@ import torch
 
 from pfge.compression.compress import FORMATS_OF_ONE
 from pfge.lab.planner import Plan, describe_layout, find_plans, recommend
-from pfge.methods import Setting, make_collector
+from pfge.methods import TrainingPlan, make_collector
 from pfge.weights import count_bytes, view_weights
 from tests.toys import make_mlp
 
-SETTING = Setting(iterations=40, cycle=2, period=10, low=0.001, high=0.1)
+SETTING = TrainingPlan(iterations=40, cycle=2, period=10, low=0.001, high=0.1)
 LAYOUT = view_weights(make_mlp())
 ONE = 404  # 99 floats and a counter of 8 bytes
 
 
-def found(memory: int, setting: Setting = SETTING) -> dict[tuple[str, str], Plan]:
+def found(memory: int, setting: TrainingPlan = SETTING) -> dict[tuple[str, str], Plan]:
     return {(plan.method, plan.format.name): plan for plan in find_plans(memory, LAYOUT, setting)}
 
 
@@ -119,7 +119,7 @@ def test_a_memory_that_nobody_can_keep_to_is_refused_with_the_smallest() -> None
         (replace(SETTING, period=12), "not a multiple of the period of 12: PFGE does not use the last 4;"),
     ],
 )
-def test_a_remainder_is_warned_of(setting: Setting, expected: str) -> None:
+def test_a_remainder_is_warned_of(setting: TrainingPlan, expected: str) -> None:
     with pytest.warns(UserWarning, match=expected):
         find_plans(20 * ONE, LAYOUT, setting)
     with warnings.catch_warnings():

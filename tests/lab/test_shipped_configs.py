@@ -13,7 +13,7 @@ from pfge.lab.data.base import EpochOrder
 from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session
-from pfge.methods import Setting, make_collector
+from pfge.methods import TrainingPlan, make_collector
 from pfge.tasks import Regression
 from tests.lab.tiny import run
 
@@ -58,7 +58,7 @@ def per_epoch(experiment: Experiment) -> int:
     return EpochOrder(images, batch_size=data.batch_size, seed=0).per_epoch
 
 
-def setting_of(path: Path) -> Setting:
+def setting_of(path: Path) -> TrainingPlan:
     experiment = load_experiment(path)
     return experiment.ensemble.setting(per_epoch(experiment))
 
@@ -140,7 +140,7 @@ def test_pfge_makes_4_members_and_fge_and_swag_20(path: Path) -> None:
     fge, pfge = make_collector("FGE", setting), make_collector("PFGE", setting)
     iterations = range(1, setting.iterations + 1)
     assert setting.members == 4
-    assert pfge.last_use(setting.iterations) == setting.iterations
+    assert pfge.last_used_iteration(setting.iterations) == setting.iterations
     assert sum(map(fge.due, iterations)) == 20
     assert "samples=20" in str(make_collector("SWAG", setting))
 

@@ -2,7 +2,7 @@
 
 from pfge.methods import (
     METHODS,
-    Setting,
+    TrainingPlan,
     base_of,
     is_starred,
     known_rows,
@@ -12,7 +12,7 @@ from pfge.methods import (
     starred,
 )
 
-SETTING = Setting(iterations=40, cycle=4, period=20, low=1e-3, high=0.1)
+SETTING = TrainingPlan(iterations=40, cycle=4, period=20, low=1e-3, high=0.1)
 TABLE = [
     "SWA",
     "EMA",

@@ -8,17 +8,25 @@ import pytest
 
 from pfge import EMA, FGE, PFGE, SWA, SWAG, CosineRestarts, Triangular
 from pfge.collectors import Star
-from pfge.methods import METHODS, Method, Setting, find_reference, make_collector, reference_first, register
+from pfge.methods import (
+    METHODS,
+    Method,
+    TrainingPlan,
+    find_reference,
+    make_collector,
+    reference_first,
+    register,
+)
 from tests.toys import make_mlp, train
 
-SETTING = Setting(iterations=40, cycle=2, period=10, low=1e-3, high=0.1)
-REFERENCE = Setting(iterations=40, cycle=4, period=20, low=1e-3, high=0.1, variant="reference")
+SETTING = TrainingPlan(iterations=40, cycle=2, period=10, low=1e-3, high=0.1)
+REFERENCE = TrainingPlan(iterations=40, cycle=4, period=20, low=1e-3, high=0.1, variant="reference")
 
 
 COLLECTING = [name for name, method in METHODS.items() if method.collector]
 
 
-def averaged_start(name: str, setting: Setting) -> bool:
+def averaged_start(name: str, setting: TrainingPlan) -> bool:
     collector = make_collector(name, setting)
     assert isinstance(collector, SWA | PFGE)
     return collector.average_start
@@ -57,7 +65,7 @@ def test_a_path_is_shared_by_methods_that_do_not_steer_and_have_the_same_rates(n
 
 @pytest.mark.parametrize("name", [name for name in COLLECTING if METHODS[name].members])
 def test_members_are_as_many_as_the_table_says(name: str) -> None:
-    setting = Setting(iterations=8, cycle=2, period=4, low=1e-3, high=0.1)
+    setting = TrainingPlan(iterations=8, cycle=2, period=4, low=1e-3, high=0.1)
     collector = make_collector(name, setting)
     train(make_mlp(), [collector], 8)
     assert len(collector.members()) == {"one": 1, "cycle": 4, "period": 2}[METHODS[name].members or ""]
@@ -157,7 +165,7 @@ def test_the_variant_decides_whether_a_start_point_is_averaged(
 @pytest.mark.parametrize("setting", [SETTING, REFERENCE], ids=["paper", "reference"])
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_start_point_can_be_decided_against_the_variant(
-    name: str, setting: Setting, wanted: bool
+    name: str, setting: TrainingPlan, wanted: bool
 ) -> None:
     assert averaged_start(name, replace(setting, average_start=wanted)) is wanted
 
@@ -175,7 +183,7 @@ def test_clearing_the_momentum_reaches_pfge(clear: bool) -> None:
 
 @pytest.mark.parametrize("setting", [SETTING, REFERENCE], ids=["paper", "reference"])
 @pytest.mark.parametrize("iterations", [20, 21, 22, 23, 40, 41, 42, 43])
-def test_swag_has_as_many_samples_as_fge_has_members(setting: Setting, iterations: int) -> None:
+def test_swag_has_as_many_samples_as_fge_has_members(setting: TrainingPlan, iterations: int) -> None:
     setting = replace(setting, iterations=iterations)
     fge, swag = make_collector("FGE", setting), make_collector("SWAG", setting)
     assert isinstance(swag, SWAG)
@@ -193,6 +201,6 @@ def test_the_seed_decides_swags_samples() -> None:
 
 @pytest.mark.parametrize(("name", "members"), [("FGE", 4), ("PFGE", 2)])
 def test_members_made_one_by_one_go_to_the_store(name: str, members: int, tmp_path: Path) -> None:
-    setting = Setting(iterations=8, cycle=2, period=4, low=1e-3, high=0.1)
+    setting = TrainingPlan(iterations=8, cycle=2, period=4, low=1e-3, high=0.1)
     train(make_mlp(), [make_collector(name, setting, store=tmp_path / name)], 8)
     assert len(list((tmp_path / name).glob("*.safetensors"))) == members

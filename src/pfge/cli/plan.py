@@ -7,7 +7,7 @@ from pfge.cli.compress import parse_bytes
 from pfge.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from pfge.methods import Setting
+    from pfge.methods import TrainingPlan
 
 
 ENSEMBLE_SETTINGS = {
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _setting(options: argparse.Namespace) -> "Setting":
+def _setting(options: argparse.Namespace) -> "TrainingPlan":
     from pfge.lab.config.settings import EnsembleSettings, Experiment
     from pfge.lab.data.base import count_batches
     from pfge.lab.planner import planned_methods

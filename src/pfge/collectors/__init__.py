@@ -1,10 +1,21 @@
 """What to keep of a trajectory: one file a method."""
 
-from pfge.collectors.averaging import EMA, SWA, OneMean, RunningMean
+from pfge.collectors.averaging import EMA, SWA, AveragingCollector, RunningMean
 from pfge.collectors.base import Collector, Restart
 from pfge.collectors.fge import FGE
 from pfge.collectors.pfge import PFGE
 from pfge.collectors.star import Star
 from pfge.collectors.swag import SWAG
 
-__all__ = ["EMA", "FGE", "PFGE", "SWA", "SWAG", "Collector", "OneMean", "Restart", "RunningMean", "Star"]
+__all__ = [
+    "EMA",
+    "FGE",
+    "PFGE",
+    "SWA",
+    "SWAG",
+    "AveragingCollector",
+    "Collector",
+    "Restart",
+    "RunningMean",
+    "Star",
+]

@@ -10,7 +10,7 @@ from pfge.averages import Move
 from pfge.collectors.base import Collector, require_cycle
 from pfge.errors import InvalidValueError, MisuseError
 from pfge.schedules import require_whole
-from pfge.weights import Weights, accumulator, describe_weights, keep_weights, shared_part, without
+from pfge.weights import Weights, accumulator, describe_weights, shared_part, to_cpu, without
 
 
 class RunningMean:
@@ -98,7 +98,7 @@ class RunningMean:
         return mean
 
 
-class OneMean(Collector):
+class AveragingCollector(Collector):
     """A collector whose only member is one mean of the weights.
 
     A subclass says when weights are due and how they join the mean; beginning, members and resuming are here.
@@ -111,8 +111,8 @@ class OneMean(Collector):
         the polynomial-decay averaging of Shamir and Zhang (ICML 2013).
 
         >>> import torch
-        >>> from pfge.collectors import OneMean
-        >>> class PolynomialAverage(OneMean):
+        >>> from pfge.collectors import AveragingCollector
+        >>> class PolynomialAverage(AveragingCollector):
         ...     def __init__(self, every):
         ...         super().__init__(average_start=False)
         ...         self.every = every
@@ -147,7 +147,7 @@ class OneMean(Collector):
         """Return False: a mean over a whole path has points at all rates."""
         return False
 
-    def take(self, iteration: int, weights: Weights) -> None:
+    def collect(self, iteration: int, weights: Weights) -> None:
         """Let the weights join the mean."""
         if self._mean is None:
             raise MisuseError(f"{self} must begin before it observes; call begin(weights) first")
@@ -168,7 +168,7 @@ class OneMean(Collector):
             raise InvalidValueError(
                 f"{self} has averaged nothing yet; train on until an iteration that is due"
             )
-        return [keep_weights(self._mean.weights())]
+        return [to_cpu(self._mean.weights())]
 
     @property
     def iterations(self) -> Sequence[int | None]:
@@ -185,7 +185,7 @@ class OneMean(Collector):
         self._mean = state["mean"] and RunningMean.from_state(state["mean"])
 
 
-class SWA(OneMean):
+class SWA(AveragingCollector):
     """Keep the mean of the weights at the end of every cycle: one member.
 
     With w_0 the start point and w_i the weights after iteration i, the mean after n cycles of c iterations is
@@ -233,7 +233,7 @@ class SWA(OneMean):
         mean.add(weights)
 
 
-class EMA(OneMean):
+class EMA(AveragingCollector):
     """Keep an exponential moving average of the weights, from the start point on: one member.
 
     At each update of the mean m, with the weights w of that iteration:

@@ -79,8 +79,8 @@ def _restore(tensors: list[Tensor], before: list[Tensor]) -> None:
 class Restart:
     """A collector's request that the trajectory go on from other weights.
 
-    A collector returns it from `take`; the trajectory copies the weights into the model and, if the momentum
-    is to be cleared, drops the optimizer's state of every parameter, as a new optimizer would have none.
+    A collector returns it from `collect`. The trajectory copies the weights into the model. With
+    `clear_momentum` it also drops the optimizer's state of every parameter, as in a new optimizer.
 
     Args:
         weights: Where to go on.
@@ -110,9 +110,9 @@ class Collector(ABC):
     """Watch a trajectory's weights, as plain dicts of tensors, and keep some as members.
 
     A method of your own is a subclass that defines the abstract methods below. `Trajectory` calls `begin`
-    once and `observe` after each update; `observe` calls `take` where the iteration is `due` and the weights
-    are finite. What `state_dict` returns goes through `save_checkpoint`, so it is made of dicts, lists,
-    tensors and plain values. `OneMean` is a shorter start for a method that keeps one average.
+    once, and `collect` after each update whose iteration is `due`, if the weights are finite. `observe` does
+    the same without a trajectory. `state_dict` must return dicts, lists, tensors and plain values, which
+    `save_checkpoint` writes. `AveragingCollector` is a shorter start for a method that keeps one average.
 
     Example:
         A collector that keeps the last few points, for example to average the last checkpoints:
@@ -130,7 +130,7 @@ class Collector(ABC):
         ...     def due(self, iteration):
         ...         return True
         ...
-        ...     def take(self, iteration, weights):
+        ...     def collect(self, iteration, weights):
         ...         self._kept[iteration] = copy_weights(weights)
         ...         self._kept = dict(list(self._kept.items())[-self.count :])
         ...
@@ -201,7 +201,7 @@ class Collector(ABC):
             weights: The point; live tensors.
 
         Returns:
-            What `take` returned; None if the iteration is not due.
+            What `collect` returned; None if the iteration is not due.
 
         Raises:
             ValueError: The weights hold NaN or infinity; what was kept before stays.
@@ -209,10 +209,10 @@ class Collector(ABC):
         if not self.due(iteration):
             return None
         require_finite(self, iteration, find_non_finite(weights))
-        return self.take(iteration, weights)
+        return self.collect(iteration, weights)
 
     @abstractmethod
-    def take(self, iteration: int, weights: Weights) -> Restart | None:
+    def collect(self, iteration: int, weights: Weights) -> Restart | None:
         """Use finite weights at an iteration that is due; `observe` calls this.
 
         Args:
@@ -285,7 +285,7 @@ class Collector(ABC):
         """
         return apply_weights(model, self.mean_so_far(), batches, forward, self.frozen_batch_norm or "keep")
 
-    def unfinished(self) -> str | None:
+    def pending_description(self) -> str | None:
         """Return what was collected for a member that is not made yet, for a message; None if nothing was."""
         return None
 
@@ -306,7 +306,7 @@ class Collector(ABC):
         names = [name for name in signature(type(self)).parameters if hasattr(self, name)]
         return constructor_call(self, names)
 
-    def last_use(self, iterations: int) -> int:
+    def last_used_iteration(self, iterations: int) -> int:
         """Return the last iteration, of so many, that a member depends on.
 
         `follow` warns of iterations after it. By default every iteration counts; a collector whose members
@@ -345,13 +345,13 @@ def as_collectors(collectors: Sequence[Collector] | Collector) -> tuple[Collecto
 def first_member(collector: Collector) -> int | None:
     """Return the iteration of the first member that a training would make; None if it is not known."""
     ahead = range(1, 1_000_001)
-    return next((i for i in ahead if collector.due(i) and collector.last_use(i) == i), None)
+    return next((i for i in ahead if collector.due(i) and collector.last_used_iteration(i) == i), None)
 
 
 def require_unused(collectors: Iterable[Collector]) -> None:
     """Raise a ValueError if a collector has collected something, which another `begin` would discard."""
     for collector in collectors:
-        if len(collector.iterations) or collector.unfinished():
+        if len(collector.iterations) or collector.pending_description():
             raise InvalidValueError(
                 f"a collector follows one training, and {collector} has collected in another, which would be "
                 "lost; construct a new collector for each training, or resume with load_state_dict()"

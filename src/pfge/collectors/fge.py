@@ -51,7 +51,7 @@ class FGE(Collector):
         """Return whether a point of the cycle is reached."""
         return iteration % self.cycle == self.phase
 
-    def take(self, iteration: int, weights: Weights) -> None:
+    def collect(self, iteration: int, weights: Weights) -> None:
         """Keep the weights as a member."""
         self._store.append(iteration, weights)
 

@@ -10,7 +10,7 @@ from pfge.collectors.base import Collector, Restart, constructor_call, require_c
 from pfge.collectors.stores import Store, open_store
 from pfge.errors import InvalidValueError, MisuseError
 from pfge.schedules import require_whole
-from pfge.weights import Weights, keep_weights
+from pfge.weights import Weights, to_cpu
 
 
 class PFGE(Collector):
@@ -116,7 +116,7 @@ class PFGE(Collector):
         """Return whether a point is averaged or a member recorded."""
         return self._is_averaged(iteration) or iteration % self.period == 0
 
-    def take(self, iteration: int, weights: Weights) -> Restart | None:
+    def collect(self, iteration: int, weights: Weights) -> Restart | None:
         """Average the weights at the end of a cycle; at the end of a period record the mean and go there."""
         if self._mean is None:
             raise MisuseError(f"{self} must begin before it observes; call begin(weights) first")
@@ -149,9 +149,9 @@ class PFGE(Collector):
         """
         if self._mean is None or not self._points():
             return super().mean_so_far()
-        return keep_weights(self._mean.weights())
+        return to_cpu(self._mean.weights())
 
-    def unfinished(self) -> str | None:
+    def pending_description(self) -> str | None:
         """Return how much of the next member there is."""
         if not (points := self._points()):
             return None
@@ -167,7 +167,7 @@ class PFGE(Collector):
         """The iteration of each member so far."""
         return self._store.iterations
 
-    def last_use(self, iterations: int) -> int:
+    def last_used_iteration(self, iterations: int) -> int:
         """Return the iteration of the last member; later iterations reach none."""
         return iterations // self.period * self.period
 

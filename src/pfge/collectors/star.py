@@ -10,7 +10,7 @@ from pfge.collectors.stores import Store, open_store
 from pfge.errors import InvalidValueError, MisuseError
 from pfge.schedules import require_whole
 from pfge.sharding import any_split, is_split, split_like
-from pfge.weights import Weights, keep_weights, without
+from pfge.weights import Weights, copy_weights, shared_part, to_cpu, without
 
 
 class Star(Collector):
@@ -83,7 +83,7 @@ class Star(Collector):
         """Return whether the iteration is in the tail of its period."""
         return (iteration - 1) % self.period >= self.period - self.tail
 
-    def take(self, iteration: int, weights: Weights) -> Restart | None:
+    def collect(self, iteration: int, weights: Weights) -> Restart | None:
         """Average the weights; at the end of a period record the mean and go back to the start."""
         if self._mean is None or self._start is None:
             raise MisuseError(f"{self} must begin before it observes; call begin(weights) first")
@@ -108,9 +108,9 @@ class Star(Collector):
         """
         if self._mean is None or not self._mean.count:
             return super().mean_so_far()
-        return keep_weights(self._mean.weights())
+        return to_cpu(self._mean.weights())
 
-    def unfinished(self) -> str | None:
+    def pending_description(self) -> str | None:
         """Return how much of the next member there is."""
         points = self._mean.count if self._mean else 0
         return f"{points} of the {self.tail} points of its next member" if points else None
@@ -120,7 +120,7 @@ class Star(Collector):
         """The iteration of each member so far."""
         return self._store.iterations
 
-    def last_use(self, iterations: int) -> int:
+    def last_used_iteration(self, iterations: int) -> int:
         """Return the iteration of the last member; later iterations reach none."""
         return iterations // self.period * self.period
 
@@ -150,5 +150,6 @@ class Star(Collector):
 def _keep_parts(weights: Weights) -> Weights:
     """Return a copy that is split among processes as the weights are."""
     parts = {name: tensor.detach().clone() for name, tensor in weights.items() if is_split(tensor)}
-    kept = parts | keep_weights(without(weights, parts), None)
+    kept = parts | shared_part(weights)
+    kept |= copy_weights(without(weights, kept))
     return {name: kept[name] for name in weights}

@@ -11,7 +11,7 @@ from pfge.sharding import any_split, whole
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.files import StorageError, only_writer
 from pfge.storage.manifest import MANIFEST, prepare_for_overwrite, read_manifest
-from pfge.weights import Weights, copy_weights, keep_weights, share_equal
+from pfge.weights import Weights, copy_weights, share_equal, to_cpu
 
 PATIENCE = 300.0
 """Seconds that a process waits for members that another one writes."""
@@ -60,7 +60,7 @@ class MemoryStore:
 
     def append(self, iteration: int, weights: Weights) -> None:
         """Keep a copy of the weights as the next member."""
-        self._members.append(keep_weights(weights))
+        self._members.append(to_cpu(weights))
         self.iterations = [*self.iterations, iteration]
 
     def members(self) -> list[Weights]:
@@ -116,7 +116,7 @@ class FolderStore:
 
     def append(self, iteration: int, weights: Weights) -> None:
         """Write the next member."""
-        self.folder.append(keep_weights(weights) if any_split(weights) else weights, iteration)
+        self.folder.append(to_cpu(weights) if any_split(weights) else weights, iteration)
 
     def members(self) -> Sequence[Weights]:
         """Return the members so far, each read when it is asked for."""

@@ -13,7 +13,7 @@ from pfge.collectors.base import Collector, constructor_call, require_cycle
 from pfge.errors import InvalidValueError, MisuseError
 from pfge.sharding import any_split, split_like, whole
 from pfge.storage.ensemble_folder import LazyMembers
-from pfge.weights import Weights, accumulator, copy_weights, is_averaged, keep_weights, shared_part, without
+from pfge.weights import Weights, accumulator, copy_weights, is_averaged, shared_part, to_cpu, without
 
 USUAL_VAR_CLAMP = 1e-30
 
@@ -105,7 +105,7 @@ class SWAG(Collector):
         self._squares |= {name: _as_real(tensor).zero_() for name, tensor in accumulator(random).items()}
 
     @torch.no_grad()
-    def take(self, iteration: int, weights: Weights) -> None:  # noqa: ARG002
+    def collect(self, iteration: int, weights: Weights) -> None:  # noqa: ARG002
         """Count the weights as a point of the Gaussian."""
         if self._mean is None:
             raise MisuseError(f"{self} must begin before it observes; call begin(weights) first")
@@ -145,7 +145,7 @@ class SWAG(Collector):
             raise InvalidValueError(
                 f"{self} has collected nothing yet; train on until an iteration that is due"
             )
-        return keep_weights(self._mean.weights())
+        return to_cpu(self._mean.weights())
 
     def _put_together(self) -> "SWAG":
         """Return the same Gaussian without tensors that are split among processes."""
@@ -160,7 +160,7 @@ class SWAG(Collector):
     def _sample(self, index: int) -> Weights:
         if self._mean is None:
             raise MisuseError(f"{self} must begin before it is sampled")
-        sample = keep_weights(self._mean.weights())
+        sample = to_cpu(self._mean.weights())
         mean = self._mean.wide()
         columns = len(self._deviations)
         # One vector for all tensors: the low-rank part correlates weights of different layers.
@@ -181,7 +181,7 @@ class SWAG(Collector):
         """None for each sample: it belongs to no single iteration. Empty while there are too few points."""
         return [None] * self.samples if self._mean is not None and self._mean.count > 1 else []
 
-    def unfinished(self) -> str | None:
+    def pending_description(self) -> str | None:
         """Return that there is a point, if it is the only one."""
         return "1 of the 2 points that a sample needs" if self._mean and self._mean.count == 1 else None
 

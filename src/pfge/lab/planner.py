@@ -10,7 +10,7 @@ from pfge.compression.compress import FORMATS, FORMATS_ALONE, FORMATS_OF_ONE, St
 from pfge.errors import InvalidValueError
 from pfge.lab.models import build_model
 from pfge.lab.models.registry import ModelBuildError
-from pfge.methods import METHODS, Method, Setting, reference_first, schedule_of
+from pfge.methods import METHODS, Method, TrainingPlan, reference_first, schedule_of
 from pfge.weights import Weights, count_bytes, view_weights
 
 
@@ -29,7 +29,7 @@ class Plan:
 
     method: str
     format: StorageFormat
-    setting: Setting
+    setting: TrainingPlan
     members: int
     nbytes: int
     training_bytes: int
@@ -61,7 +61,7 @@ def planned_methods() -> list[Method]:
     return reference_first([method for method in METHODS.values() if method.plan])
 
 
-def find_plans(memory: int, layout: Weights, setting: Setting) -> list[Plan]:
+def find_plans(memory: int, layout: Weights, setting: TrainingPlan) -> list[Plan]:
     """Return, for each method and format, the plan with the most members that fits.
 
     Where a method's members do not fit, PFGE and Star get longer periods of whole cycles, so that they make
@@ -117,7 +117,7 @@ def _formats(method: Method) -> tuple[StorageFormat, ...]:
 
 
 def _largest(
-    method: Method, stored_as: StorageFormat, layout: Weights, memory: int, setting: Setting
+    method: Method, stored_as: StorageFormat, layout: Weights, memory: int, setting: TrainingPlan
 ) -> Iterator[Plan]:
     """Yield the plan with the most members that fit, if there is one."""
     for tried, members in _choices(method, setting):
@@ -130,7 +130,7 @@ def _largest(
             return
 
 
-def _choices(method: Method, setting: Setting) -> Iterator[tuple[Setting, int]]:
+def _choices(method: Method, setting: TrainingPlan) -> Iterator[tuple[TrainingPlan, int]]:
     """Yield settings and numbers of members, most members first."""
     made = len(_iterations(method, setting))
     yield setting, made
@@ -143,7 +143,7 @@ def _choices(method: Method, setting: Setting) -> Iterator[tuple[Setting, int]]:
             yield setting, members
 
 
-def _iterations(method: Method, setting: Setting) -> list[int]:
+def _iterations(method: Method, setting: TrainingPlan) -> list[int]:
     spacing = setting.period if method.members == "period" else setting.cycle
     taken = list(range(spacing, setting.iterations + 1, spacing))
     return taken[-1:] if method.members == "one" else taken
@@ -158,7 +158,7 @@ def _mean_bytes(layout: Weights) -> int:
     )
 
 
-def _warn_of_remainders(setting: Setting) -> None:
+def _warn_of_remainders(setting: TrainingPlan) -> None:
     if unused := setting.period % setting.cycle:
         warnings.warn(
             f"a period of {setting.period} iterations is not a multiple of the cycle of {setting.cycle}: the "

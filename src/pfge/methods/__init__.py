@@ -1,6 +1,6 @@
 """Methods: one table that everything else looks up, and the rows that results have of them."""
 
-from pfge.methods.method import Method, Setting, Variant
+from pfge.methods.method import Method, TrainingPlan, Variant
 from pfge.methods.rows import (
     START,
     base_of,
@@ -25,7 +25,7 @@ __all__ = [
     "METHODS",
     "START",
     "Method",
-    "Setting",
+    "TrainingPlan",
     "Variant",
     "base_of",
     "find_reference",

@@ -14,7 +14,7 @@ Variant = Literal["paper", "reference"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainingPlan:
     """What all methods of a comparison have in common, in iterations.
 
     Args:
@@ -67,7 +67,7 @@ class Setting:
         return Triangular(self.cycle, self.low, self.high, start=start)
 
 
-CollectorFactory = Callable[[Setting, int, Store | str | Path | None], Collector]
+CollectorFactory = Callable[[TrainingPlan, int, Store | str | Path | None], Collector]
 TAKEN_NAMES = ("w0", "shared", "pretrain")
 """Names that a run folder has for rows and files of its own."""
 
@@ -80,11 +80,11 @@ class Method:
         name: In configs, tables and folders: ASCII letters, digits and underscores.
         description: What it does, in one line.
         source: Where it was published.
-        path: Where its weights come from. "shared": its collector only watches, at the rates of
-            `Setting.schedule`, so one trajectory serves all such methods. "own": its collector steers, or it
-            has other rates. "trainings": each member has a training of its own, as w0 has. "start": w0 is
-            used with dropout left on, and nothing is trained or saved. "augmented": nor is it where the one
-            model of another method, `base`, is used on pictures that are shifted and mirrored.
+        path: Origin of its weights. "shared": its collector only watches, at the rates of
+            `TrainingPlan.schedule`, so one trajectory serves all such methods. "own": its collector steers,
+            or it has other rates. "trainings": each member has a training of its own, as w0 has. "start": w0
+            with dropout left on; nothing is trained or saved. "augmented": the one model of another method,
+            `base`, on images that are shifted and mirrored; nothing is trained or saved.
         collector: Returns a new collector for a setting, a seed (for methods that sample) and a store (for
             members that are made one by one). Methods of a shared or own path have one.
         schedule: Returns the learning rate of its path.
@@ -113,7 +113,7 @@ class Method:
     source: str
     path: Literal["shared", "own", "trainings", "start", "augmented"]
     collector: CollectorFactory | None = None
-    schedule: Callable[[Setting], Schedule] = Setting.schedule
+    schedule: Callable[[TrainingPlan], Schedule] = TrainingPlan.schedule
     members: Literal["one", "cycle", "period"] | None = None
     periods_are_independent: bool = False
     averages: bool = False
@@ -143,6 +143,6 @@ class Method:
         """Whether its ensemble is saved: not if the one model of another row is used otherwise."""
         return self.path not in ("start", "augmented")
 
-    def forks(self, setting: Setting) -> bool:
+    def forks(self, setting: TrainingPlan) -> bool:
         """Return whether its path is the shared one up to its first restart: it steers, at the same rates."""
         return self.path == "own" and self.schedule(setting) == setting.schedule()

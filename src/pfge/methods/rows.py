@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from pfge.methods.method import Method, Setting
+from pfge.methods.method import Method, TrainingPlan
 from pfge.methods.table import METHODS
 from pfge.schedules import Schedule
 
@@ -55,7 +55,7 @@ def row_order(rows: Iterable[str]) -> list[str]:
     return [row for row in known if row in found] + [row for row in found if row not in known]
 
 
-def schedule_of(row: str, setting: Setting) -> Schedule:
+def schedule_of(row: str, setting: TrainingPlan) -> Schedule:
     """Return the learning rate that a row's members were made with; the shared one if it is not known."""
     method = method_of(row)
     return method.schedule(setting) if method else setting.schedule()

@@ -6,20 +6,20 @@ from pathlib import Path
 from pfge.collectors import EMA, FGE, PFGE, SWA, SWAG, Collector, Star
 from pfge.collectors.stores import Store
 from pfge.errors import InvalidValueError
-from pfge.methods.method import Method, Setting
+from pfge.methods.method import Method, TrainingPlan
 from pfge.schedules import CosineRestarts, Schedule
 
 
-def _points(setting: Setting) -> int:
+def _points(setting: TrainingPlan) -> int:
     """Return how many members FGE has: SWAG has as many samples, so that both take the same memory."""
     return max((setting.iterations - (setting.phase or setting.cycle)) // setting.cycle + 1, 1)
 
 
-def _anneal_periods(setting: Setting) -> Schedule:
+def _anneal_periods(setting: TrainingPlan) -> Schedule:
     return CosineRestarts(setting.period, setting.low, setting.high)
 
 
-def _average_tails(setting: Setting, period: int, store: Store | str | Path | None) -> Star:
+def _average_tails(setting: TrainingPlan, period: int, store: Store | str | Path | None) -> Star:
     return Star(period, tail=setting.tail_of(period), store=store)
 
 
@@ -187,7 +187,7 @@ def reference_first(methods: list[Method]) -> list[Method]:
 
 
 def make_collector(
-    name: str, setting: Setting, *, seed: int = 0, store: Store | str | Path | None = None
+    name: str, setting: TrainingPlan, *, seed: int = 0, store: Store | str | Path | None = None
 ) -> Collector:
     """Return the collector of a method.
 

@@ -19,7 +19,7 @@ from pfge.lab.run.results import (
     expected_rows,
 )
 from pfge.lab.run.typed_json import ResultError
-from pfge.methods import Setting, method_of
+from pfge.methods import TrainingPlan, method_of
 from pfge.reports.printable import printable
 from pfge.reports.statistics import by_method, measured
 from pfge.storage.files import StorageError, read_bounded, read_json_object
@@ -115,7 +115,7 @@ class Run:
         return list(by_method(self.results))
 
     @cached_property
-    def setting(self) -> Setting | None:
+    def setting(self) -> TrainingPlan | None:
         """The cycle, the period and the rates in iterations, once the results say how many there were."""
         collected = (
             row.iterations for row in self.results if (method := method_of(row.method)) and method.collector

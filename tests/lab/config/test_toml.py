@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pfge.lab.config.settings import ConfigError, EnsembleSettings, Experiment, ModelSettings
 from pfge.lab.config.toml import differences, is_sealed_toml, load_experiment, seal_toml, to_toml
-from pfge.methods import Setting
+from pfge.methods import TrainingPlan
 from pfge.tasks import Classification
 from pfge.tasks.manifest import KNOWN
 from tests.tasks.fractions import Fractions
@@ -237,7 +237,7 @@ def test_a_setting_has_everything_else_as_it_is() -> None:
         average_start="yes",
         clear_momentum=False,
     )
-    assert ensemble.setting(7) == Setting(
+    assert ensemble.setting(7) == TrainingPlan(
         iterations=40,
         cycle=2,
         period=10,

@@ -119,7 +119,7 @@ def test_weights_that_are_not_finite_are_refused_for_the_collector() -> None:
 
 
 def test_a_branch_uses_as_many_iterations_as_its_collector() -> None:
-    assert Fork(PFGE(CYCLE, PERIOD)).last_use(18) == 16
+    assert Fork(PFGE(CYCLE, PERIOD)).last_used_iteration(18) == 16
 
 
 def test_a_branch_is_named_after_its_collector() -> None:

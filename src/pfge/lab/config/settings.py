@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pfge.errors import InvalidValueError
-from pfge.methods import DEFAULT_METHODS, METHODS, Setting, Variant, base_of, known_rows
+from pfge.methods import DEFAULT_METHODS, METHODS, TrainingPlan, Variant, base_of, known_rows
 from pfge.storage.files import LONGEST_FILE_NAME, MOST_MEMBERS, MOST_SEEDS, is_file_name
 from pfge.tasks import Task
 from pfge.tasks.manifest import KNOWN
@@ -181,12 +181,12 @@ class EnsembleSettings:
     ema_decay: float = 0.999
     tail: float = 0.1  # share of an annealing, at its end, that Star and Cosine average
 
-    def setting(self, per_epoch: int) -> Setting:
+    def setting(self, per_epoch: int) -> TrainingPlan:
         """Return the setting in iterations."""
         scale = per_epoch if self.unit == "epochs" else 1
         cycle, period, length = (max(round(scale * x), 1) for x in (self.cycle, self.period, self.length))
         average_start = {"variant": None, "yes": True, "no": False}[self.average_start]
-        return Setting(
+        return TrainingPlan(
             iterations=length,
             cycle=cycle,
             period=period,

@@ -12,7 +12,7 @@ from pfge.lab.run.member_store import MemberStore
 from pfge.lab.run.result_lines import append_row, require_rows
 from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, ComparisonRow
 from pfge.lab.session import Session
-from pfge.methods import Setting, is_starred, known_rows, starred
+from pfge.methods import TrainingPlan, is_starred, known_rows, starred
 from pfge.metrics.scores import ExampleScores
 from pfge.storage.files import make_folder, write_recorded
 from pfge.tasks import Task
@@ -30,7 +30,7 @@ class _Measured:
 
 
 def save_collected(
-    session: Session, seed: int, setting: Setting, row: str, collector: Collector, store: MemberStore
+    session: Session, seed: int, setting: TrainingPlan, row: str, collector: Collector, store: MemberStore
 ) -> None:
     """Save every member, or the last of a starred method, with fresh BatchNorm, unless they are saved.
 
@@ -63,7 +63,7 @@ def save_collected(
     session.engine.on_rank_zero(lambda: raw.save(session.folder.ensemble(seed, row)))
 
 
-def record_collected(session: Session, seed: int, setting: Setting, row: str) -> None:
+def record_collected(session: Session, seed: int, setting: TrainingPlan, row: str) -> None:
     """Measure the saved members of a method that follows a path."""
     last = setting.members if starred(row) in known_rows() else None
     ensemble = saved_ensemble(session, seed, row)

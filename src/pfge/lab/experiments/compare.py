@@ -43,7 +43,7 @@ from pfge.lab.training.pretrain import (
     require_optimizers,
     try_optimizers,
 )
-from pfge.methods import METHODS, START, Method, Setting, base_of, starred
+from pfge.methods import METHODS, START, Method, TrainingPlan, base_of, starred
 
 
 def save_deep_ensemble(session: Session, seed: int, name: str, count: int) -> None:
@@ -74,7 +74,7 @@ def record_mc_dropout(session: Session, seed: int, name: str, samples: int) -> N
     record_ensemble(session, seed, name, ensemble.to(session.engine.device))
 
 
-def augmented_ensemble(session: Session, seed: int, method: Method, setting: Setting) -> Ensemble:
+def augmented_ensemble(session: Session, seed: int, method: Method, setting: TrainingPlan) -> Ensemble:
     """Return the one model of another method as it sees pictures that are shifted and mirrored."""
     views = views_in(session, setting.members, method.name)
     ensemble = augmented_passes(
@@ -88,7 +88,7 @@ def augmented_ensemble(session: Session, seed: int, method: Method, setting: Set
     return ensemble.to(session.engine.device)
 
 
-def record_augmented(session: Session, seed: int, method: Method, setting: Setting) -> None:
+def record_augmented(session: Session, seed: int, method: Method, setting: TrainingPlan) -> None:
     """Measure the one model of another method on pictures that are shifted and mirrored."""
     ensemble = augmented_ensemble(session, seed, method, setting)
     record_ensemble(session, seed, method.name, ensemble, iterations=setting.iterations)

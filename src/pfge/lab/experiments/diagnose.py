@@ -17,7 +17,7 @@ from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import AdjacentMembers, Change, Diagnosis, Gains
 from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
-from pfge.methods import Setting, find_reference, schedule_of
+from pfge.methods import TrainingPlan, find_reference, schedule_of
 from pfge.metrics.scores import Scores, score_examples
 from pfge.metrics.uncertainty import disagreement
 from pfge.prediction import MemberPool
@@ -195,7 +195,7 @@ def _stale_loss(session: Session, ensemble: Ensemble, w0: Weights, data: DataPar
     return sum(losses) / len(losses)
 
 
-def _rates(setting: Setting, method: str, ensemble: Ensemble) -> list[float | None]:
+def _rates(setting: TrainingPlan, method: str, ensemble: Ensemble) -> list[float | None]:
     schedule = schedule_of(method, setting)
     return [None if iteration is None else schedule(iteration) for iteration in ensemble.iterations]
 

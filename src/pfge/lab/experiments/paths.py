@@ -23,7 +23,7 @@ from pfge.lab.training.checkpoint_files import (
 )
 from pfge.lab.training.pretrain import find_w0, make_optimizer
 from pfge.lab.training.resumable import Fork, Training, train_resumable
-from pfge.methods import Method, Setting, make_collector
+from pfge.methods import Method, TrainingPlan, make_collector
 from pfge.rounding import is_lower, lowest_first
 from pfge.schedules import Schedule
 from pfge.storage.checkpoint import save_checkpoint
@@ -193,7 +193,7 @@ STREAM = "ensembling"
 
 
 def train_shared(
-    session: Session, seed: int, setting: Setting, rows: Mapping[str, str], forking: Sequence[str]
+    session: Session, seed: int, setting: TrainingPlan, rows: Mapping[str, str], forking: Sequence[str]
 ) -> None:
     """Train along the shared path, record where others leave it, and save what its methods collected.
 
@@ -222,7 +222,7 @@ def train_shared(
         save_collected(session, seed, setting, row, *listeners[name])
 
 
-def train_own(session: Session, seed: int, setting: Setting, method: Method) -> None:
+def train_own(session: Session, seed: int, setting: TrainingPlan, method: Method) -> None:
     """Train along a method's own path, after it leaves the shared one, and save its members."""
     folder = session.folder.of_seed(seed)
     checkpoint, start = f"{method.name.lower()}.checkpoint", fork_file(method.name)
@@ -234,7 +234,7 @@ def train_own(session: Session, seed: int, setting: Setting, method: Method) -> 
     save_collected(session, seed, setting, method.name, collector, store)
 
 
-def train_period(session: Session, seed: int, setting: Setting, method: Method, number: int) -> None:
+def train_period(session: Session, seed: int, setting: TrainingPlan, method: Method, number: int) -> None:
     """Train one of the independent periods of a method, counted from 1, and save its member."""
     name = _period_name(method.name, number)
     checkpoint = f"{name.lower()}.checkpoint"
@@ -252,7 +252,7 @@ def train_period(session: Session, seed: int, setting: Setting, method: Method, 
     session.engine.on_rank_zero(lambda: store.save(model=None, task=None, usage=session.usage))
 
 
-def join_periods(session: Session, seed: int, setting: Setting, method: Method) -> None:
+def join_periods(session: Session, seed: int, setting: TrainingPlan, method: Method) -> None:
     """Save the members of a method's independent periods as one ensemble."""
     collector, store = _make_collector(session, seed, setting, method.name, finish=lambda weights: weights)
     collector.begin(find_w0(session, seed))
@@ -303,7 +303,7 @@ def _make_trajectory(
     return Trajectory(model, optimizer, schedule, collectors)
 
 
-def _make_fork(session: Session, seed: int, setting: Setting, name: str) -> Fork:
+def _make_fork(session: Session, seed: int, setting: TrainingPlan, name: str) -> Fork:
     """Return what observes for a method that leaves the path, unless it left before."""
     is_recorded = (session.folder.of_seed(seed) / fork_file(name)).exists()
     session.engine.wait_for_all()  # no process records before all have checked
@@ -315,7 +315,7 @@ def _make_fork(session: Session, seed: int, setting: Setting, name: str) -> Fork
 def _make_collector(
     session: Session,
     seed: int,
-    setting: Setting,
+    setting: TrainingPlan,
     name: str,
     *checkpoints: str,
     finish: Callable[[Weights], Weights] | None = None,

@@ -58,7 +58,7 @@ class Fork(Collector):
         """Return False: the second trajectory, which has the collector itself, warns of its points."""
         return False
 
-    def take(self, iteration: int, weights: Weights) -> None:
+    def collect(self, iteration: int, weights: Weights) -> None:
         """Pass the weights to the collector, and record its first restart."""
         self._restart = self.collector.observe(iteration, weights)
         self._left = self._restart is not None
@@ -84,9 +84,9 @@ class Fork(Collector):
         """The iteration of each of them."""
         return self.collector.iterations
 
-    def last_use(self, iterations: int) -> int:
+    def last_used_iteration(self, iterations: int) -> int:
         """Return the collector's own answer: the second trajectory uses the rest."""
-        return self.collector.last_use(iterations)
+        return self.collector.last_used_iteration(iterations)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that resuming needs."""

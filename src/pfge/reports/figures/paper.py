@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from pfge.lab.run.results import ComparisonRow, ConnectivityRow
-from pfge.methods import METHODS, START, Method, Setting, find_reference
+from pfge.methods import METHODS, START, Method, TrainingPlan, find_reference
 from pfge.reports.appearance import appearance_of
 from pfge.reports.figures.figure import Figure, Panel, Series, axis_label, figure_of
 from pfge.reports.run import Run
@@ -36,7 +36,7 @@ def rates(run: Run) -> Figure | None:
     )
 
 
-def _rate_panel(setting: Setting, method: Method, collected: Sequence[int]) -> Panel:
+def _rate_panel(setting: TrainingPlan, method: Method, collected: Sequence[int]) -> Panel:
     name, schedule = method.name, method.schedule(setting)
     places = _places(setting.iterations, setting.cycle)
     if schedule != setting.schedule():
@@ -55,7 +55,7 @@ def _rate_panel(setting: Setting, method: Method, collected: Sequence[int]) -> P
     )
 
 
-def _averaged(setting: Setting) -> list[int]:
+def _averaged(setting: TrainingPlan) -> list[int]:
     """Return where PFGE averages weights: in the paper, every period begins a new cycle."""
     first = setting.phase or setting.cycle
     if setting.variant == "reference":
