@@ -239,3 +239,14 @@ def test_members_that_differ_in_nothing_that_float32_holds_have_one_form() -> No
     packed = pack_members(members, plan.forms, plan.settings, shared)
     assert packed.nbytes == ladder.smallest
     assert all(not bool(member["weight"].any()) for member in packed)
+
+
+def test_no_byte_is_spent_on_what_removes_an_error_of_rounding_only() -> None:
+    noise = torch.Generator().manual_seed(0)
+    base = torch.randn(8, 64, generator=noise)
+    # On a line, so that beside the error of the base all is in one component, but for rounding.
+    members = [{"weight": base + k / 100} for k in range(4)]
+    ladder = Ladder(members, find_shared(members, PackSettings()), Choices())
+    rungs = ladder._hulls["weight"]
+    assert all(better.error < (1 - 1e-6) * point.error for point, better in pairwise(rungs))
+    assert len(rungs) > 3

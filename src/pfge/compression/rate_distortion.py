@@ -20,6 +20,7 @@ from pfge.packed.encode import (
     pack_members,
     pack_small,
 )
+from pfge.rounding import is_lower
 from pfge.weights import Weights
 
 _SAMPLED_MEMBERS = 2  # their errors are much alike
@@ -299,8 +300,8 @@ def _lower_hull(points: Sequence[_Point]) -> list[_Point]:
     """Return the points that minimize error + lambda * bytes for some lambda, the smallest first."""
     hull: list[_Point] = []
     for point in sorted(points, key=lambda point: (point.size, point.error)):
-        if hull and point.error >= hull[-1].error:
-            continue  # larger and no better
+        if hull and not is_lower(point.error, hull[-1].error, scale=0):
+            continue  # larger, and no better than by rounding
         while len(hull) > 1 and _slope(hull[-2], point) <= _slope(hull[-2], hull[-1]):
             hull.pop()
         hull.append(point)
