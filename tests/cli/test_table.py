@@ -73,7 +73,7 @@ def test_lines_that_are_no_results_are_named_and_left_out(capsys: Captured, fold
     assert out == before
     assert len(said) == len(HOSTILE) + 1
     assert said[0].startswith(
-        "line 15 of results.jsonl is left out: it has no `seed`; it may come from an older"
+        "line 15 of results.jsonl is left out: seed is missing; it may come from an older"
     )
     assert said[-2] == "line 25 of results.jsonl is left out: it repeats line 14; remove that line"
     for kind in ("html", "markdown", "latex", "csv"):
@@ -113,4 +113,4 @@ def test_a_method_named_as_a_path_is_not_followed(capsys: Captured, folder: Path
     with (folder / "results.jsonl").open("a") as file:
         file.write(json.dumps(result("PFGE", 3) | {"method": str(path)}) + "\n")
     _, said = printed(capsys, "table", str(folder))
-    assert "`method` must be a name" in said[0]
+    assert "method must be a name" in said[0]

@@ -57,19 +57,19 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"method": 3}, "`method` must be a text, got 3"),
-        ({"bytes": 0}, "`bytes` must be at least 1, got 0"),
-        ({"members": None}, "`members` must be a whole number, got null"),
+        ({"method": 3}, "method must be a string, got 3"),
+        ({"bytes": 0}, "bytes must be at least 1, got 0"),
+        ({"members": None}, "members must be a whole number, got null"),
         (
             {"test": {"accuracy": 0.9, "nll": float("nan"), "ece": 0.1}},
-            "`test.nll` must be finite, got nan",
+            "test.nll must be finite, got nan",
         ),
-        ({"test": {"accuracy": 0.9}}, "it has no `test.nll`"),
-        ({"test": "good"}, "`test` must be a JSON object, got 'good'"),
-        ({"each": {"test": []}}, "`each.test` must have an entry for each of 4 members, got 0"),
-        ({"growing": {"test": [{"nll": 1.0}] * 4}}, "it has no `growing.test[0].accuracy`"),
-        ({"calibrated": {"temperature": "hot"}}, "`calibrated.temperature` must be a number, got 'hot'"),
-        ({"calibrated_members": [1.5]}, "`calibrated_members` must be a JSON object, got a list"),
+        ({"test": {"accuracy": 0.9}}, "test.nll is missing"),
+        ({"test": "good"}, "test must be a JSON object, got 'good'"),
+        ({"each": {"test": []}}, "each.test must have an entry for each of 4 members, got 0"),
+        ({"growing": {"test": [{"nll": 1.0}] * 4}}, "growing.test[0].accuracy is missing"),
+        ({"calibrated": {"temperature": "hot"}}, "calibrated.temperature must be a number, got 'hot'"),
+        ({"calibrated_members": [1.5]}, "calibrated_members must be a JSON object, got a list"),
     ],
 )
 def test_a_line_of_another_format_is_left_out_and_named(
@@ -172,9 +172,9 @@ def test_curves_and_evaluations_of_another_format_are_left_out(tmp_path: Path) -
     assert [row.method for row in run.connectivity] == ["FGE"]
     assert run.evaluations == []
     first, second, third = run.left_out
-    assert first.startswith("line 1 of connectivity.jsonl is left out: `trace.values.test_error` must have")
-    assert second.startswith("line 2 of connectivity.jsonl is left out: it has no `trace`; it may come from")
-    assert third == f"{evaluation} is left out: it has no `method`; run pfge evaluate again"
+    assert first.startswith("line 1 of connectivity.jsonl is left out: trace.values.test_error must have")
+    assert second.startswith("line 2 of connectivity.jsonl is left out: trace is missing; it may come from")
+    assert third == f"{evaluation} is left out: method is missing; run pfge evaluate again"
 
 
 def test_a_name_that_is_too_long_for_a_file_leaves_out_its_line_only(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_name_that_is_too_long_for_a_file_leaves_out_its_line_only(tmp_path: P
     run = Run(folder)
     assert len(run.results) == len(rows)
     (problem,) = run.left_out
-    assert "`method` must be a name of 1 to 100 printable characters without slashes" in problem
+    assert "method must be a name of 1 to 100 printable characters without slashes" in problem
     assert "at most 200 bytes" in problem
     assert report_tables(run)
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from pfge.lab.config.settings import ConfigError, Experiment, MarginSettings
 from pfge.lab.config.toml import load_experiment
+from pfge.lab.config.typed import FieldError
 from pfge.lab.run.folder import ENVIRONMENT_KEYS, RunFolder, problem_of_scores
 from pfge.lab.run.result_lines import read_rows
 from pfge.lab.run.results import (
@@ -18,7 +19,6 @@ from pfge.lab.run.results import (
     ResultRow,
     expected_rows,
 )
-from pfge.lab.run.typed_json import ResultError
 from pfge.methods import TrainingPlan, method_of
 from pfge.reports.printable import printable
 from pfge.reports.statistics import by_method, measured
@@ -209,7 +209,7 @@ class Run:
             return None
         try:
             return kind.from_json(read_json_object(file))
-        except ResultError as error:
+        except FieldError as error:
             self.left_out.append(f"{file} is left out: {error}; run {command} again")
         except StorageError as error:
             self.left_out.append(f"{error}; run {command} again")

@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 from scipy.special import stdtrit
 
 from pfge.errors import InvalidValueError
+from pfge.lab.config.typed import LARGEST_FLOAT
 from pfge.lab.run.results import ComparisonRow, FormatRow, MeasuredRow
-from pfge.lab.run.typed_json import LARGEST_FLOAT
 from pfge.methods import row_order
 from pfge.rounding import first_lowest, is_lower
 from pfge.tasks import Metric, Task

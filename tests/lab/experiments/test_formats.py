@@ -286,7 +286,7 @@ def test_an_ensemble_that_was_removed_is_named(folder: Path) -> None:
         ("[1]", "line 1 of {file} cannot be used: it must be a JSON object, got a list; remove that line"),
         (
             '{"seed": 1}',
-            "line 1 of {file} cannot be used: it has no `method`; it may come from an older version of pfge; "
+            "line 1 of {file} cannot be used: method is missing; it may come from an older version of pfge; "
             "remove that line and run pfge formats again, which measures what is missing",
         ),
     ],

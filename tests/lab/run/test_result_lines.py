@@ -163,17 +163,17 @@ def test_a_line_of_an_older_version_that_lacks_a_key_is_left_out_with_what_to_do
     found = read_rows(path, ComparisonRow)
     assert found.rows == [SECOND]
     assert found.left_out == [
-        "line 2 of results.jsonl is left out: it has no `bytes`; it may come from an older version of pfge; "
+        "line 2 of results.jsonl is left out: bytes is missing; it may come from an older version of pfge; "
         f"{REMEDY}"
     ]
-    with pytest.raises(StorageError, match=rf"line 2 of {path} cannot be used: it has no `bytes`"):
+    with pytest.raises(StorageError, match=rf"line 2 of {path} cannot be used: bytes is missing"):
         rows(path)
 
 
 def test_a_line_of_this_version_that_lacks_a_key_is_not_called_old(path: Path) -> None:
     write(path, {**FIRST.to_json(), "members": 0})
     (problem,) = read_rows(path, ComparisonRow).left_out
-    assert problem == f"line 1 of results.jsonl is left out: `members` must be at least 1, got 0; {REMEDY}"
+    assert problem == f"line 1 of results.jsonl is left out: members must be at least 1, got 0; {REMEDY}"
 
 
 def test_a_line_of_a_later_version_says_what_reads_it(path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_repeated_line_does_not_count_as_another_seed(path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("{}", "it has no `seed`"),
+        ("{}", "seed is missing"),
         ("true", "it must be a JSON object, got True"),
         ("null", "it must be a JSON object, got null"),
         ("[1]", "it must be a JSON object, got a list"),

@@ -5,13 +5,18 @@ import re
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pfge.errors import InvalidValueError
+from pfge.lab.config.typed import FieldError, require_above_0, require_at_least_0, run_checks
 from pfge.methods import DEFAULT_METHODS, METHODS, TrainingPlan, Variant, base_of, known_rows
 from pfge.storage.files import LONGEST_FILE_NAME, MOST_MEMBERS, MOST_SEEDS, is_file_name
 from pfge.tasks import Task
 from pfge.tasks.manifest import KNOWN
+
+Positive = Annotated[float, require_above_0]
+PositiveInt = Annotated[int, require_above_0]
+NonNegative = Annotated[float, require_at_least_0]
+NonNegativeInt = Annotated[int, require_at_least_0]
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ def parse_launcher(text: str) -> Launcher | None:
     return None
 
 
-class ConfigError(InvalidValueError):
+class ConfigError(FieldError):
     """A setting that is unknown or has a wrong value; the message names it, the value and what is allowed."""
 
 
@@ -80,21 +85,23 @@ class DataSettings:
     name: str = "digits"
     root: str = ""  # "" is $PFGE_DATA, or ~/.cache/pfge
     download: bool = False
-    validation: int | float = 0  # images, or a share, taken out of the training data
+    validation: Annotated[int | float, require_at_least_0] = 0  # examples, or a share, of the training data
     halve_test: bool = False  # for a w0 that saw all training data: half of the test set is validation
     verify: bool = True  # whether published files must have their md5
-    image_size: int = 0  # height and width of pictures from folders; 0 is 32 in memory and 224 streamed
+    # Height and width of pictures from folders; 0 is 32 in memory and 224 streamed.
+    image_size: NonNegativeInt = 0
     split_seed: int = 0
-    train_images: int = 0  # how many of those left for training; 0 is all
-    test_images: int = 0  # how many of the test set, or of each half; 0 is all
-    batch_size: int = 50
-    evaluation_batch_size: int = 500
-    crop_padding: int = 0
+    train_images: NonNegativeInt = 0  # how many of those left for training; 0 is all
+    test_images: NonNegativeInt = 0  # how many of the test set, or of each half; 0 is all
+    batch_size: PositiveInt = 50
+    evaluation_batch_size: PositiveInt = 500
+    crop_padding: NonNegativeInt = 0
     flip: bool = False
     mean: tuple[float, ...] = ()  # () is the data set's own
     std: tuple[float, ...] = ()
-    batch_norm_images: int = 0  # images that BatchNorm is refreshed with; 0 is all training images
-    workers: int = 0  # processes that read what is not in memory: streamed pictures, a Dataset's items
+    batch_norm_images: NonNegativeInt = 0  # images that BatchNorm is refreshed with; 0 is all training images
+    # Processes that read what is not in memory: streamed pictures, a Dataset's items.
+    workers: NonNegativeInt = 0
 
     @property
     def root_folder(self) -> Path | None:
@@ -146,15 +153,14 @@ class TaskSettings:
 class PretrainSettings:
     """Where w0 comes from: a file, or a model as it is built, trained by the paper's recipe of SGD."""
 
-    weights: str = (
-        ""  # a checkpoint of your own, not trained further unless its head does not fit; "" builds a model
-    )
+    # A checkpoint of your own, not trained further unless its head does not fit; "" builds a model.
+    weights: str = ""
     options: dict[str, Any] = field(default_factory=dict)  # for building that model alone, as trained weights
-    epochs: float = 20.0  # 0 takes the model as it is built
+    epochs: NonNegative = 20.0  # 0 takes the model as it is built
     optimizer: str = "sgd"  # or adamw, or a function of your own, package.module:name
-    rate: float = 0.05
-    momentum: float = 0.9  # of sgd
-    weight_decay: float = 5e-4
+    rate: NonNegative = 0.05
+    momentum: NonNegative = 0.9  # of sgd
+    weight_decay: NonNegative = 5e-4
 
     def iterations(self, per_epoch: int) -> int:
         """Return the number of updates of a training."""
@@ -167,14 +173,14 @@ class EnsembleSettings:
 
     methods: tuple[str, ...] = DEFAULT_METHODS  # a star alone, as FGE*: only its last members are measured
     unit: Literal["epochs", "iterations"] = "epochs"  # of cycle, period and length
-    cycle: float = 2.0
-    period: float = 10.0
-    length: float = 40.0
+    cycle: Positive = 2.0
+    period: Positive = 10.0
+    length: Positive = 40.0
     low: float = 5e-4
     high: float = 0.05
     optimizer: str = "sgd"  # or adamw, or a function of your own, package.module:name
-    momentum: float = 0.9  # of sgd
-    weight_decay: float = 5e-4
+    momentum: NonNegative = 0.9  # of sgd
+    weight_decay: NonNegative = 5e-4
     variant: Variant = "paper"
     average_start: Literal["variant", "yes", "no"] = "variant"
     clear_momentum: bool = True
@@ -205,13 +211,14 @@ class ConnectSettings:
     """How curves between members are fitted and traced."""
 
     unit: Literal["epochs", "iterations"] = "epochs"  # of length
-    length: float = 5.0
-    rate: float = 0.03  # constant for half of the length, then falls to a hundredth
-    momentum: float = 0.9
-    weight_decay: float = 5e-4  # of the point on the curve
-    bends: int = 1
+    length: Positive = 5.0
+    rate: Positive = 0.03  # constant for half of the length, then falls to a hundredth
+    momentum: NonNegative = 0.9
+    weight_decay: NonNegative = 5e-4  # of the point on the curve
+    bends: PositiveInt = 1
     points: int = 31  # where a curve is traced; the paper has 61
-    images: int = 0  # training images that a traced point is measured and BatchNorm refreshed with; 0 is all
+    # Training images that a traced point is measured and BatchNorm refreshed with; 0 is all.
+    images: NonNegativeInt = 0
 
     def iterations(self, per_epoch: int) -> int:
         """Return the number of updates of a curve."""
@@ -222,9 +229,9 @@ class ConnectSettings:
 class MarginSettings:
     """Differences between methods that do not matter: within them, reports say that methods are equal."""
 
-    points: float = 0.2  # percentage points, of accuracy and other shares
-    nll: float = 0.01
-    share: float = 0.01  # of the reference's value, for metrics that have a unit, as CRPS
+    points: Positive = 0.2  # percentage points, of accuracy and other shares
+    nll: Positive = 0.01
+    share: Positive = 0.01  # of the reference's value, for metrics that have a unit, as CRPS
 
 
 @dataclass(frozen=True)
@@ -238,13 +245,13 @@ class EngineSettings:
     precision: Literal["32-true", "bf16-mixed", "bf16-true"] = "32-true"
     channels_last: bool = True
     compile: bool = False
-    checkpoint_seconds: float = 60.0
-    timeout: float = 600.0  # seconds in which a process must answer the others, or they end
+    checkpoint_seconds: NonNegative = 60.0
+    timeout: Positive = 600.0  # seconds in which a process must answer the others, or they end
     logger: str = ""  # of loss and rate: csv, tensorboard, or a function of your own, package.module:name
     launcher: str = "here"  # one part after another; here:N, ray, ray:HOST:PORT, slurm: docs/scale.md
-    cpus: int = 1  # of each part, on ray and slurm; also its threads
-    gpus: int = 0
-    memory: float = 0.0  # in GB; 0 asks for none in particular
+    cpus: PositiveInt = 1  # of each part, on ray and slurm; also its threads
+    gpus: NonNegativeInt = 0
+    memory: NonNegative = 0.0  # in GB; 0 asks for none in particular
     slurm: dict[str, Any] = field(default_factory=dict)  # parameters of submitit, such as slurm_partition
 
     @property
@@ -262,44 +269,6 @@ class EngineSettings:
         return found
 
 
-ABOVE_0 = (
-    "data.batch_size",
-    "data.evaluation_batch_size",
-    "ensemble.cycle",
-    "ensemble.period",
-    "ensemble.length",
-    "connect.length",
-    "connect.rate",
-    "connect.bends",
-    "margins.points",
-    "margins.nll",
-    "margins.share",
-    "engine.cpus",
-    "engine.timeout",
-)
-AT_LEAST_0 = (
-    "data.validation",
-    "data.train_images",
-    "data.test_images",
-    "data.crop_padding",
-    "data.image_size",
-    "data.batch_norm_images",
-    "data.workers",
-    "pretrain.epochs",
-    "pretrain.rate",
-    "pretrain.momentum",
-    "pretrain.weight_decay",
-    "ensemble.momentum",
-    "ensemble.weight_decay",
-    "connect.momentum",
-    "connect.weight_decay",
-    "connect.images",
-    "engine.checkpoint_seconds",
-    "engine.gpus",
-    "engine.memory",
-)
-
-
 def require_valid(experiment: "Experiment", values: dict[str, Any]) -> None:
     """Raise a ConfigError unless an experiment's settings, and `values` of them by key, are allowed."""
     ensemble, data = experiment.ensemble, experiment.data
@@ -308,12 +277,10 @@ def require_valid(experiment: "Experiment", values: dict[str, Any]) -> None:
             f"name must be that of a folder: at most {LONGEST_FILE_NAME} bytes, printable, and without "
             f"slashes, colons and a leading dot, got {ascii(experiment.name)[:60]}"
         )
-    for key in ABOVE_0:
-        if not 0 < values[key] < inf:  # written so that NaN fails too
-            raise ConfigError(f"{key} must be above 0 and finite, got {values[key]}")
-    for key in AT_LEAST_0:
-        if not 0 <= values[key] < inf:
-            raise ConfigError(f"{key} must be at least 0 and finite, got {values[key]}")
+    try:
+        run_checks(experiment)
+    except FieldError as error:
+        raise ConfigError(str(error)) from None
     if not 0 <= ensemble.low <= ensemble.high < inf:
         raise ConfigError(
             f"ensemble.low and ensemble.high must satisfy 0 <= low <= high and be finite, "

@@ -1,18 +1,17 @@
 """An experiment as TOML: read with overrides, written whole, compared setting by setting."""
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import re
 import tomllib
-import types
-import typing
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pfge.lab.config.settings import ConfigError, Experiment, flatten
-from pfge.storage.files import UnreadableFileError, is_large_int, read_bounded
+from pfge.lab.config.typed import FieldError, decode
+from pfge.storage.files import UnreadableFileError, read_bounded
 
 LONGEST = 1_000_000
 """Bytes of a config."""
@@ -39,7 +38,7 @@ What is computed by the former keeps them itself; the latter only words reports.
 """
 
 
-def load_experiment(path: Path | None, overrides: typing.Sequence[str] = ()) -> Experiment:
+def load_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment, or take the default one, and apply overrides such as `ensemble.high=0.1`."""
     table: dict[str, Any] = {}
     if path is not None:
@@ -57,21 +56,11 @@ def load_experiment(path: Path | None, overrides: typing.Sequence[str] = ()) -> 
             raise ConfigError(f"{path} has no setting; it may be truncated")
     for override in overrides:
         _override(table, override)
-    _require_small_numbers(table, "")
-    experiment: Experiment = _parse(Experiment, table, "")
+    try:
+        experiment: Experiment = decode(Experiment, table, is_toml=True)
+    except FieldError as error:
+        raise ConfigError(str(error)) from None
     return experiment
-
-
-def _require_small_numbers(value: Any, key: str) -> None:
-    match value:
-        case dict():
-            for name, item in value.items():
-                _require_small_numbers(item, f"{key}.{name}" if key else name)
-        case list():
-            for item in value:
-                _require_small_numbers(item, key)
-        case _ if is_large_int(value):
-            raise ConfigError(f"{key} must be a number of at most 64 bits, got {str(value)[:20]}...")
 
 
 def seal_toml(text: str) -> str:
@@ -136,44 +125,6 @@ def _override(table: dict[str, Any], override: str) -> None:
     table[name] = value
 
 
-def _parse(kind: type[Any], table: Any, prefix: str) -> Any:
-    if not isinstance(table, dict):
-        raise ConfigError(f"{prefix.rstrip('.')} must be a table, got {table!r}")
-    kinds = typing.get_type_hints(kind)
-    for key in table:
-        if key not in kinds:
-            close = difflib.get_close_matches(key, kinds, n=1)
-            hint = f"did you mean {prefix}{close[0]}? " if close else ""
-            raise ConfigError(f"{prefix}{key} is not a setting; {hint}allowed: {', '.join(kinds)}")
-    return kind(**{key: _convert(kinds[key], value, prefix + key) for key, value in table.items()})
-
-
-def _convert(kind: Any, value: Any, key: str) -> Any:
-    if dataclasses.is_dataclass(kind):
-        return _parse(typing.cast("type[Any]", kind), value, f"{key}.")
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Literal:
-        if value not in arguments:
-            raise ConfigError(f"{key} must be one of {', '.join(map(repr, arguments))}, got {value!r}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise ConfigError(f"{key} must be a list, got {value!r}")
-        return tuple(_convert(arguments[0], item, key) for item in value)
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise ConfigError(f"{key} must be a table, got {value!r}")
-        return value
-    allowed = arguments if origin is types.UnionType else (kind,)
-    # bool is a subclass of int, but true is not a number here; an int is accepted as a float.
-    if type(value) in allowed:
-        return value
-    if type(value) is int and float in allowed:
-        return float(value)
-    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    raise ConfigError(f"{key} must be {' or '.join(names[item] for item in allowed)}, got {value!r}")
-
-
 def _toml(value: Any) -> str:
     match value:
         case bool():
@@ -187,4 +138,6 @@ def _toml(value: Any) -> str:
             return "[" + ", ".join(map(_toml, value)) + "]"
         case dict():
             return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
-    raise ConfigError(f"a setting must be text, a number, true or false, a list or a table, got {value!r}")
+    raise ConfigError(
+        f"a setting must be a string, a number, true or false, a list or a table, got {value!r}"
+    )

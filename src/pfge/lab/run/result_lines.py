@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from filelock import lock_descriptor
 
-from pfge.lab.run.results import MeasuredRow, ResultRow
-from pfge.lab.run.typed_json import LaterVersionError, ResultError
+from pfge.lab.config.typed import FieldError
+from pfge.lab.run.results import LaterVersionError, MeasuredRow, ResultRow
 from pfge.storage.files import (
     BrokenSealError,
     StorageError,
@@ -220,7 +220,7 @@ def _parse(line: bytes, kind: type[Row]) -> Row | str:
         return f"{error}; otherwise {kind.remedy}"
     except LaterVersionError as error:
         return str(error)
-    except ResultError as error:
+    except FieldError as error:
         older = "; it may come from an older version of pfge" if _has_no_version(value) else ""
         return f"{error}{older}; {kind.remedy}"
 

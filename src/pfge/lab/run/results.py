@@ -8,10 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pfge.connectivity.tracing import CurveTrace
 from pfge.lab.config.settings import ConnectSettings
-from pfge.lab.run.typed_json import (
+from pfge.lab.config.typed import (
+    FieldError,
     Flat,
-    LaterVersionError,
-    ResultError,
     StoredAs,
     at_least,
     decode,
@@ -36,8 +35,8 @@ def _require_fitted(value: Any, at: str) -> None:
 def _require_name(value: str, at: str) -> None:
     """Refuse what would lead out of the run's folder, as files are named by it, or steer a terminal."""
     if len(value) > LONGEST_NAME or not is_file_name(value):
-        raise ResultError(
-            f"`{at}` must be a name of 1 to {LONGEST_NAME} printable characters without slashes, and of at "
+        raise FieldError(
+            f"{at} must be a name of 1 to {LONGEST_NAME} printable characters without slashes, and of at "
             f"most {LONGEST_FILE_NAME} bytes, got {ascii(value)[:60]}"
         )
 
@@ -63,6 +62,10 @@ OfParts = Annotated[Mapping[str, Metrics], Flat(("test", "validation")), require
 """The metrics on each part of the data; each part is a key of its own in JSON."""
 
 
+class LaterVersionError(FieldError):
+    """A result whose format is that of a later version."""
+
+
 class Result:
     """A value that is kept as JSON."""
 
@@ -75,7 +78,7 @@ class Result:
         """Return the value that JSON holds.
 
         Raises:
-            ResultError: The JSON is not such a value, or of a later version.
+            FieldError: The JSON is not such a value, or of a later version.
         """
         version = value.get("version", VERSION) if isinstance(value, dict) else VERSION
         if decode(Count, version, "version") > VERSION:
@@ -185,8 +188,8 @@ class ComparisonRow(MeasuredRow):
             of_members |= {f"{name}.{part}": found for part, found in (of_parts or {}).items()}
         for name, entries in of_members.items():
             if entries is not None and len(entries) != self.members:
-                raise ResultError(
-                    f"`{name}` must have an entry for each of {self.members} members, got {len(entries)}"
+                raise FieldError(
+                    f"{name} must have an entry for each of {self.members} members, got {len(entries)}"
                 )
 
     @property
@@ -241,15 +244,13 @@ class ConnectivityRow(ResultRow):
     def __post_init__(self) -> None:
         points = len(self.trace.t)
         if points < 2:
-            raise ResultError(f"`trace.t` must have at least 2 points, got {points}")
+            raise FieldError(f"trace.t must have at least 2 points, got {points}")
         require_keys("train_loss", "train_error", "test_error")(self.trace.values, "trace.values")
         columns = {f"trace.values.{name}": column for name, column in self.trace.values.items()}
         columns |= {"trace.squared_norms": self.trace.squared_norms, "trace.t": self.trace.t}
         for name, column in columns.items():
             if len(column) != points:
-                raise ResultError(
-                    f"`{name}` must have an entry for each of {points} points, got {len(column)}"
-                )
+                raise FieldError(f"{name} must have an entry for each of {points} points, got {len(column)}")
             for value in column:
                 require_finite(value, name)
 
@@ -508,6 +509,6 @@ class Landscape(Result):
     def __post_init__(self) -> None:
         for name, axis in (("x", self.x), ("y", self.y)):
             if len(axis) < 2 or not axis[-1] - axis[0] > SMALLEST_SPAN:
-                raise ResultError(f"`{name}` must be two or more growing numbers, got {list(axis)[:3]}")
+                raise FieldError(f"{name} must be two or more growing numbers, got {list(axis)[:3]}")
         if len(self.values) != len(self.y) or any(len(row) != len(self.x) for row in self.values):
-            raise ResultError(f"`values` must have {len(self.y)} rows of {len(self.x)} numbers")
+            raise FieldError(f"values must have {len(self.y)} rows of {len(self.x)} numbers")
