@@ -230,6 +230,17 @@ def test_a_manifest_cannot_ask_for_more_than_its_members_need(
     assert expected in message
 
 
+@pytest.mark.parametrize("key", ["usage", "task", "format", "views"])
+def test_what_a_manifest_says_at_length_is_shortened(copied_run: Path, capsys: Captured, key: str) -> None:
+    forge(copied_run / PFGE, **{key: "x" * 1_000_000})
+    message = refused(capsys, ["predict", PFGE, "digit.png"])
+    assert message.startswith(f"{PFGE}/manifest.json")
+    assert " characters are left out] xxx" in message
+    assert len(message) < 2100
+    main(["verify", PFGE])
+    assert len(capsys.readouterr().out) < 2300
+
+
 def test_many_views_are_refused(copied_run: Path, capsys: Captured) -> None:
     forge(copied_run / PFGE, views={"views": [VIEW] * 100_000, "border": [0.0]})
     with in_time():

@@ -36,7 +36,7 @@ from pfge.cli import (
 )
 from pfge.cli.missing_extra import find_extra
 from pfge.errors import PfgeError
-from pfge.reports.printable import printable
+from pfge.reports.printable import printable, short_message
 
 # Each is a module with HELP, DESCRIPTION, add_arguments and run, named as its command.
 COMMANDS = (
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.traceback:
             raise
         message = name_options(" ".join(str(error).splitlines()), _flags_for(options))
-        print(f"pfge: error: {printable(message)}", file=sys.stderr)
+        print(f"pfge: error: {short_message(message)}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         extra = find_extra(error.name or "")
@@ -226,4 +226,4 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,  # noqa: ARG001
 ) -> None:
-    print(f"pfge: warning: {printable(str(message))}", file=file or sys.stderr)
+    print(f"pfge: warning: {short_message(str(message))}", file=file or sys.stderr)

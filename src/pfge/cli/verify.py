@@ -18,12 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what is damaged, what is not covered, and how many files are whole."""
     from pfge.lab.run.verification import verify
-    from pfge.reports.printable import printable
+    from pfge.reports.printable import short_message
 
     found = verify(options.path)
     for file in found:
         if file.state != "whole":
-            print(printable(f"{file.path}: {file.state}: {file.reason}"))
+            print(short_message(f"{file.path}: {file.state}: {file.reason}"))
     counts = {
         state: sum(file.state == state for file in found) for state in ("whole", "damaged", "not covered")
     }

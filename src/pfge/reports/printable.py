@@ -13,6 +13,22 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+LONGEST_MESSAGE = 2000
+
+
+def short_message(text: str) -> str:
+    """Return a printable message without its middle if a file that somebody made has made it very long.
+
+    >>> short_message("a" * 3000).strip("a")
+    ' [1,000 characters are left out] '
+    """
+    shown = printable(text)
+    if len(shown) <= LONGEST_MESSAGE:
+        return shown
+    half = LONGEST_MESSAGE // 2
+    return f"{shown[:half]} [{len(shown) - 2 * half:,} characters are left out] {shown[-half:]}"
+
+
 def printable_json(value: Any) -> str:
     r"""Return a value as JSON in which no character can steer a terminal: such characters are escaped.
 
