@@ -189,6 +189,36 @@ def test_a_name_that_is_too_long_for_a_file_leaves_out_its_line_only(tmp_path: P
     assert report_tables(run)
 
 
+def test_measurements_that_cannot_be_read_are_named_and_the_report_is_made(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    names = ("formats.jsonl", "connectivity.jsonl")
+    for name in names:
+        (folder / name).mkdir()
+    run = Run(folder)
+    assert [problem.partition(":")[0] for problem in run.left_out] == [
+        f"{name} is left out" for name in reversed(names)
+    ]
+    assert "Formats.jsonl is left out: " in make_page([run])
+
+
+@pytest.mark.parametrize("name", ["environment.json", "landscape.json"])
+def test_a_file_that_may_not_be_read_is_named_and_the_report_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / name).write_text("{}")
+
+    def refuse(path: Path, *_: object) -> dict[str, object]:
+        if path.name == name:
+            raise PermissionError(13, "Permission denied", str(path))
+        return {}
+
+    monkeypatch.setattr("pfge.reports.run.read_json_object", refuse)
+    (problem,) = Run(folder).left_out
+    assert "Permission denied" in problem
+    assert name in problem
+
+
 def damage_bytes(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-8])
 
@@ -211,7 +241,7 @@ def test_a_file_of_scores_that_cannot_be_read_is_named_and_the_report_is_made(
         problem for problem in run.left_out if problem.startswith("scores of single examples are left out")
     ]
     assert any("FGE.safetensors" in problem for problem in named)
-    assert len(named) == (1 if damage is put_pipe else 2)  # a pipe is not a file of scores
+    assert len(named) == 2
     assert "Scores of single examples are left out" in page
     assert next(table.key for table in report_tables(run)) == "methods"
     assert report_figures(run)

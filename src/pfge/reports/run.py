@@ -56,8 +56,8 @@ class Run:
             )
         self.left_out: list[str] = []
         self.results = self._read_rows(self.folder.results, ComparisonRow)
-        self.connectivity = self._read_rows(self.folder.connectivity, ConnectivityRow)
-        self.formats = self._of_task(self._read_rows(self.folder.formats, FormatRow))
+        self.connectivity = self._read_other_rows(self.folder.connectivity, ConnectivityRow)
+        self.formats = self._of_task(self._read_other_rows(self.folder.formats, FormatRow))
         self.evaluations = self._read_evaluations()
         self.landscape = self._read(self.folder.path / "landscape.json", Landscape, "pfge landscape")
         self.environment = self._read_environment()
@@ -180,6 +180,14 @@ class Run:
         self.left_out += lines.left_out
         return lines.rows
 
+    def _read_other_rows(self, file: Path, kind: type[Line]) -> list[Line]:
+        """Return the rows of a file without which there is a report; none if it cannot be read."""
+        try:
+            return self._read_rows(file, kind)
+        except (StorageError, OSError) as error:
+            self.left_out.append(f"{file.name} is left out: {error}")
+            return []
+
     def _of_task(self, rows: list[FormatRow]) -> list[FormatRow]:
         """Return the rows of the results' task."""
         for task in dict.fromkeys(row.task for row in rows if row.task != self.task):
@@ -211,7 +219,7 @@ class Run:
             return kind.from_json(read_json_object(file))
         except FieldError as error:
             self.left_out.append(f"{file} is left out: {error}; run {command} again")
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             self.left_out.append(f"{error}; run {command} again")
         return None
 
@@ -221,7 +229,7 @@ class Run:
         try:
             found = read_json_object(self.folder.environment)
             return {key: _printable(found[key]) for key in ENVIRONMENT_KEYS if key in found}
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             self.left_out.append(str(error))
             return {}
 

@@ -146,7 +146,7 @@ def find_scores(file: Path) -> Weights:
 def problem_of_scores(file: Path) -> str:
     """Return why a file of scores cannot be used; "" if it can, or is missing."""
     try:
-        if file.is_file():
+        if file.exists():
             read_scores(file)
     except (StorageError, OSError) as error:
         return f"scores of single examples are left out: {error}"
