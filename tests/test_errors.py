@@ -12,7 +12,7 @@ from pfge.errors import InvalidTypeError, InvalidValueError, MisuseError
 
 SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 WITHIN = {  # such an error would be a fault of the program
-    "RuntimeError": {"averages.py", "paths.py", "member_store.py"},
+    "RuntimeError": {"averages.py", "paths.py"},
     "TypeError": {"distillation.py", "encode.py", "manifest.py", "typed.py"},
 }
 

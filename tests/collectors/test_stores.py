@@ -5,7 +5,7 @@ from torch import distributed
 
 from pfge import FGE, StorageError
 from pfge.collectors import stores
-from pfge.collectors.stores import FolderStore, FollowerStore, SharedFolderStore
+from pfge.collectors.stores import FolderStore
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.weights import view_weights
 from tests.toys import assert_same_weights, make_mlp, train
@@ -17,14 +17,14 @@ def pretend_rank(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
 
 
 def write_members(folder: Path, *seeds: int) -> None:
-    store = FolderStore(folder)
+    store = FolderStore(folder, writes=True)
     store.begin("FGE")
     for seed in seeds:
         store.append(seed, view_weights(make_mlp(seed)))
 
 
 def test_a_follower_counts_members_without_writing_them(tmp_path: Path) -> None:
-    store = FollowerStore(tmp_path / "members")
+    store = FolderStore(tmp_path / "members", writes=False)
     store.begin("FGE")
     store.append(2, {})
     store.append(4, {})
@@ -33,7 +33,7 @@ def test_a_follower_counts_members_without_writing_them(tmp_path: Path) -> None:
 
 
 def test_a_follower_reads_the_members_that_it_has_counted(tmp_path: Path) -> None:
-    store = FollowerStore(tmp_path)
+    store = FolderStore(tmp_path, writes=False)
     assert list(store.members()) == []
     store.load_state_dict({"iterations": [1, 2]})
     write_members(tmp_path, 1, 2, 3)
@@ -46,7 +46,7 @@ def test_a_follower_reads_the_members_that_it_has_counted(tmp_path: Path) -> Non
 def test_a_follower_waits_for_members_that_are_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = FollowerStore(tmp_path)
+    store = FolderStore(tmp_path, writes=False)
     store.append(1, {})
     monkeypatch.setattr(stores.time, "sleep", lambda _: write_members(tmp_path, 1))
     assert_same_weights(store.members()[0], view_weights(make_mlp(1)))
@@ -56,7 +56,7 @@ def test_a_follower_that_resumed_waits_until_later_members_are_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_members(tmp_path, 1, 2)  # before the run was killed, after a checkpoint with the first of them
-    writer, follower = FolderStore(tmp_path), FollowerStore(tmp_path)
+    writer, follower = FolderStore(tmp_path, writes=True), FolderStore(tmp_path, writes=False)
     for store in (writer, follower):
         store.load_state_dict({"iterations": [1]})
     assert len(follower.members()) == 1
@@ -68,7 +68,7 @@ def test_a_follower_that_resumed_waits_until_later_members_are_made_again(
 
 def test_a_follower_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_members(tmp_path, 1)
-    store = FollowerStore(tmp_path)
+    store = FolderStore(tmp_path, writes=False)
     store.load_state_dict({"iterations": [1, 2]})
     monkeypatch.setattr(stores, "PATIENCE", 0.05)
     with pytest.raises(
@@ -79,7 +79,7 @@ def test_a_follower_does_not_wait_forever(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_follower_continues_from_the_state_that_the_first_saved(tmp_path: Path) -> None:
-    store = FollowerStore(tmp_path)
+    store = FolderStore(tmp_path, writes=False)
     store.load_state_dict({"iterations": [2, 4]})
     store.append(6, {})
     assert store.state_dict() == {"iterations": [2, 4, 6]}
@@ -101,7 +101,7 @@ def test_only_the_process_of_rank_0_writes_a_folder(tmp_path: Path, monkeypatch:
 def test_a_process_that_resumes_follows_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_members(tmp_path, 1)
     pretend_rank(monkeypatch, 1)
-    store = SharedFolderStore(tmp_path)
+    store = FolderStore(tmp_path)
     store.load_state_dict({"iterations": [1]})
     store.append(2, {})
     assert store.state_dict() == {"iterations": [1, 2]}
@@ -113,7 +113,7 @@ def test_only_the_process_of_rank_0_overwrites_a_folder(
 ) -> None:
     write_members(tmp_path, 1, 2, 3)
     for rank, expected in ((1, [1, 2, 3]), (0, [2, 4])):
-        store = SharedFolderStore(str(tmp_path), overwrite=True)
+        store = FolderStore(str(tmp_path), overwrite=True)
         with monkeypatch.context() as patch:
             pretend_rank(patch, rank)
             train(make_mlp(), [FGE(2, store=store)], 4)
@@ -126,12 +126,12 @@ def test_a_follower_waits_until_the_members_of_the_run_before_are_overwritten(
 ) -> None:
     write_members(tmp_path, 1, 2)
     pretend_rank(monkeypatch, 1)
-    store = SharedFolderStore(tmp_path, overwrite=True)
+    store = FolderStore(tmp_path, overwrite=True)
     store.begin("FGE")
     store.append(1, {})
 
     def overwrite(_: float) -> None:
-        writer = FolderStore(tmp_path, overwrite=True)
+        writer = FolderStore(tmp_path, writes=True, overwrite=True)
         writer.begin("FGE")
         writer.append(1, view_weights(make_mlp(7)))
 
@@ -141,7 +141,7 @@ def test_a_follower_waits_until_the_members_of_the_run_before_are_overwritten(
 
 def test_a_folder_with_members_is_refused_with_a_remedy_for_several_processes(tmp_path: Path) -> None:
     write_members(tmp_path, 1)
-    remedy = r"give store=pfge\.collectors\.stores\.SharedFolderStore\(path, overwrite=True\)$"
+    remedy = r"give store=pfge\.collectors\.FolderStore\(path, overwrite=True\)$"
     with pytest.raises(StorageError, match=f"holds 1 members; resume .* or {remedy}"):
         train(make_mlp(), [FGE(2, store=tmp_path)], 2)
 
@@ -150,13 +150,14 @@ def test_where_each_process_trains_a_model_of_its_own_each_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_rank(monkeypatch, 1)
-    train(make_mlp(), [FGE(2, store=FolderStore(str(tmp_path / "of rank 1")))], 4)
+    train(make_mlp(), [FGE(2, store=FolderStore(str(tmp_path / "of rank 1"), writes=True))], 4)
     assert EnsembleFolder.open(tmp_path / "of rank 1").iterations == [2, 4]
 
 
 def test_a_loop_that_was_killed_before_its_first_checkpoint_may_begin_again(tmp_path: Path) -> None:
     def loop(iterations: int, *, overwrite: bool) -> dict[str, bytes]:
-        train(make_mlp(0), [FGE(2, store=FolderStore(tmp_path, overwrite=overwrite))], iterations)
+        store = FolderStore(tmp_path, writes=True, overwrite=overwrite)
+        train(make_mlp(0), [FGE(2, store=store)], iterations)
         return {file.name: file.read_bytes() for file in tmp_path.iterdir()}
 
     whole = loop(6, overwrite=False)
@@ -164,7 +165,7 @@ def test_a_loop_that_was_killed_before_its_first_checkpoint_may_begin_again(tmp_
     for file in (tmp_path / "other").iterdir():
         file.rename(tmp_path / file.name)  # what another loop left
     (tmp_path / "other").rmdir()
-    with pytest.raises(StorageError, match=r"holds 1 members; resume .* give store=FolderStore\(path, over"):
+    with pytest.raises(StorageError, match=r"holds 1 members; .*FolderStore\(path, writes=True, over"):
         loop(6, overwrite=False)
     assert len(loop(4, overwrite=True)) == 1 + 2
     assert loop(6, overwrite=True) == whole

@@ -5,6 +5,7 @@ from pfge.collectors.base import Collector, Restart
 from pfge.collectors.fge import FGE
 from pfge.collectors.pfge import PFGE
 from pfge.collectors.star import Star
+from pfge.collectors.stores import FolderStore, MemoryStore
 from pfge.collectors.swag import SWAG
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "SWAG",
     "AveragingCollector",
     "Collector",
+    "FolderStore",
+    "MemoryStore",
     "Restart",
     "RunningMean",
     "Star",

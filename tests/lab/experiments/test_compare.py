@@ -443,8 +443,8 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
             "pfge.storage.manifest.write_json",
             lambda *call: call[0].parts[-3:-1] == ("ensembles", "SWAG"),
         ),
-        ("pfge.lab.run.member_store.Path.rename", lambda *call: call[0].parts[-2:] == ("members", "FGE")),
-        ("pfge.lab.run.member_store.Path.rename", lambda *call: call[0].parts[-2:] == ("members", "PFGE")),
+        ("pfge.collectors.stores.Path.rename", lambda *call: call[0].parts[-2:] == ("members", "FGE")),
+        ("pfge.collectors.stores.Path.rename", lambda *call: call[0].parts[-2:] == ("members", "PFGE")),
         (
             "pfge.lab.experiments.paths.save_checkpoint",
             lambda *call: call[0].name == "pfge-fork.checkpoint",

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pfge.collectors import Collector
+from pfge.collectors import Collector, FolderStore
 from pfge.ensemble import Ensemble
 from pfge.lab.evaluation.evaluate import Evaluation, PooledScores, evaluate_on
-from pfge.lab.run.member_store import MemberStore
 from pfge.lab.run.result_lines import append_row, require_rows
 from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, ComparisonRow
 from pfge.lab.session import Session
@@ -30,7 +29,7 @@ class _Measured:
 
 
 def save_collected(
-    session: Session, seed: int, setting: TrainingPlan, row: str, collector: Collector, store: MemberStore
+    session: Session, seed: int, setting: TrainingPlan, row: str, collector: Collector, store: FolderStore
 ) -> None:
     """Save every member, or the last of a starred method, with fresh BatchNorm, unless they are saved.
 

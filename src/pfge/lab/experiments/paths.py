@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pfge.collectors import Collector
+from pfge.collectors import Collector, FolderStore
 from pfge.ensemble import Ensemble
 from pfge.lab.data import take
 from pfge.lab.evaluation.evaluate import evaluate_on
 from pfge.lab.evaluation.record import save_collected
 from pfge.lab.experiments.connect import curve_checkpoint
 from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.member_store import MemberStore
 from pfge.lab.session import Session
 from pfge.lab.training.checkpoint_files import (
     average_checkpoints,
@@ -319,7 +318,7 @@ def _make_collector(
     name: str,
     *checkpoints: str,
     finish: Callable[[Weights], Weights] | None = None,
-) -> tuple[Collector, MemberStore]:
+) -> tuple[Collector, FolderStore]:
     """Return a new collector and its store."""
     _forget_unknown(session, seed, name, *checkpoints)
     path = session.folder.of_seed(seed) / MEMBERS / name
@@ -344,7 +343,7 @@ def _make_store(
     path: Path,
     saved: Path,
     finish: Callable[[Weights], Weights] | None = None,
-) -> MemberStore:
+) -> FolderStore:
     """Return the store of members that are finished by fresh BatchNorm statistics, or otherwise."""
     fresh = finish or (lambda weights: session.with_fresh_batch_norm(weights, seed))
-    return MemberStore(path, saved, fresh, writes=session.engine.is_first)
+    return FolderStore(path, writes=session.engine.is_first, finish=fresh, final=saved)

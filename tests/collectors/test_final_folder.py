@@ -1,9 +1,12 @@
+"""Members of a folder that is moved to its final place when its path ends."""
+
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from pfge.lab.run.member_store import MemberStore
+from pfge.collectors.stores import FolderStore
 from pfge.storage.ensemble_folder import EnsembleFolder
 from pfge.storage.manifest import Usage
 from pfge.weights import Weights, view_weights
@@ -14,11 +17,18 @@ def doubled(weights: Weights) -> Weights:
     return {name: 2 * tensor for name, tensor in weights.items()}
 
 
-def make_store(folder: Path, *, writes: bool) -> MemberStore:
-    return MemberStore(folder / "members" / "FGE", folder / "ensembles" / "FGE", doubled, writes=writes)
+def make_store(folder: Path, *, writes: bool) -> FolderStore:
+    path, final = folder / "members" / "FGE", folder / "ensembles" / "FGE"
+    return FolderStore(path, writes=writes, finish=doubled, final=final)
 
 
-def two_members(folder: Path) -> MemberStore:
+def read_by_follower(folder: Path, iterations: list[int]) -> Sequence[Weights]:
+    store = make_store(folder, writes=False)
+    store.load_state_dict({"iterations": iterations})
+    return store.members()
+
+
+def two_members(folder: Path) -> FolderStore:
     store = make_store(folder, writes=True)
     store.begin("FGE(cycle=2)")
     for number in (1, 2):
@@ -46,7 +56,7 @@ def test_saving_moves_the_folder_and_says_model_and_task(tmp_path: Path) -> None
     assert {file.name: file.stat().st_ino for file in saved.path.glob("member-*")} == files
     assert not (tmp_path / "members" / "FGE").exists()
     assert [member["w"].item() for member in store.members()] == [2, 4]
-    assert [member["w"].item() for member in make_store(tmp_path, writes=False).members()] == [2, 4]
+    assert [member["w"].item() for member in read_by_follower(tmp_path, [2, 4])] == [2, 4]
 
 
 def test_saving_replaces_what_a_killed_writer_left(tmp_path: Path) -> None:
@@ -74,7 +84,7 @@ def test_a_follower_finishes_and_counts_members_without_writing_them(tmp_path: P
         finished.append(weights)
         return weights
 
-    store = MemberStore(tmp_path / "members", tmp_path / "saved", finish, writes=False)
+    store = FolderStore(tmp_path / "members", writes=False, finish=finish)
     store.begin("FGE")
     store.append(2, view_weights(make_mlp()))
     store.append(4, view_weights(make_mlp()))
@@ -87,7 +97,7 @@ def test_a_follower_reads_the_members_where_the_first_wrote_them(tmp_path: Path)
     folder = EnsembleFolder(tmp_path / "members" / "FGE")
     for seed in (1, 2):
         folder.append(view_weights(make_mlp(seed)), seed)
-    members = make_store(tmp_path, writes=False).members()
+    members = read_by_follower(tmp_path, [1, 2])
     assert len(members) == 2
     for seed, member in zip((1, 2), members, strict=True):
         assert_same_weights(member, view_weights(make_mlp(seed)))
