@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from pfge.packed import PackedFolder, PackedMembers, Quantized
+from pfge.packed import PackedMembers, Quantized, read_ensemble, require_packed
 from pfge.packed.codes import unpack
-from pfge.packed.packed_file import FileContent
+from pfge.packed.packed_members import FileContent
 
 
 @dataclass
@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="a compressed ensemble")
     folder = parser.parse_args().folder
-    members = PackedFolder.open(folder).members
+    members = require_packed(read_ensemble(folder)[0], "this benchmark")
     kinds: dict[str, Bytes] = defaultdict(Bytes)
     for name, stored, allowed in parts_of(members):
         kinds[name].stored += stored

@@ -202,7 +202,7 @@ def _seconds_of_unpacking(packed: Ensemble) -> float:
     members, model, seconds = cast(PackedMembers, packed.members), packed.build_model(), []
     for turn in range(9):
         start = time.perf_counter()
-        members.unpack_into(model, turn % len(members))
+        members.load_into(model, turn % len(members))
         seconds.append(time.perf_counter() - start)
     return median(seconds[1:])
 

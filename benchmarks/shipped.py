@@ -27,7 +27,7 @@ from pfge import Budget, Ensemble, compress
 from pfge.compression import Distillation, Quality, distil
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session, open_run
-from pfge.packed import PackedFolder, PackedMembers
+from pfge.packed import PackedMembers
 from pfge.weights import count_bytes
 
 CALIBRATION_IMAGES = 256
@@ -105,13 +105,9 @@ class Measure:
 
 def save(ensemble: Ensemble, folder: Path) -> None:
     """Save an ensemble; members of fixed widths are deflated as those of chosen ones are."""
-    if isinstance(members := ensemble.members, PackedMembers) and all(
-        t.mix is None for t in members.tensors.values()
-    ):
+    if isinstance(members := ensemble.members, PackedMembers) and not members.has_components:
         folder.mkdir(parents=True, exist_ok=True)
-        PackedFolder(members, ensemble.method, ensemble.model, ensemble.iterations, deflated=True).save(
-            folder
-        )
+        members.write(folder, ensemble.record, deflated=True)
     else:
         ensemble.save(folder)
 

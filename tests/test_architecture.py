@@ -272,7 +272,7 @@ def test_calls_that_open_files_are_found(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text(
         "open(p)\nPath(p).open()\np.read_text()\nnp.load(p)\nx.load(p)\nopen_regular(p)\n"
-        "open(p, 'a', opener=regular_only)\nopen(p, opener=other)\nPackedFolder.open(p)\nwrite_text(p)\n"
+        "open(p, 'a', opener=regular_only)\nopen(p, opener=other)\nEnsembleFolder.open(p)\nwrite_text(p)\n"
     )
     assert calls_that_open_files(file) == {
         "open(p)",

@@ -935,8 +935,8 @@ def test_a_file_that_changes_between_the_check_and_the_copy_is_refused(
     Ensemble(members, make_mlp).save(tmp_path)
     for file in tmp_path.glob("*.safetensors"):
         file.write_bytes(file.read_bytes()[:-1] + b"x")
-    for module in ("manifest", "ensemble_folder"):  # as if it had been whole when it was checked
-        monkeypatch.setattr(f"pfge.storage.{module}.verify_file", lambda path, entry, _: path / entry.file)
+    # as if it had been whole when it was checked
+    monkeypatch.setattr("pfge.storage.ensemble_folder.verify_file", lambda path, entry, _: path / entry.file)
     with pytest.raises(StorageError, match="was changed while it was read"):
         Ensemble.load(tmp_path, make_mlp, in_memory=True)
 

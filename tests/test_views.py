@@ -13,8 +13,8 @@ from pfge.calibration import Temperatures
 from pfge.cascade import fit_cascade
 from pfge.export import export_onnx, export_torch
 from pfge.forward import call_model
+from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
-from pfge.storage.manifest import MANIFEST
 from pfge.tasks import Classification, MultiLabel, Regression, Task
 from pfge.views import View, Views, usual_views
 from pfge.weights import Weights, copy_weights, view_weights
@@ -143,11 +143,11 @@ def test_a_task_without_one_class_is_refused(task: Task) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ([], "must give the views and the border of `views`, found"),
+        ([], "has an invalid `views`: expected the lists `views` and `border`"),
         ({"views": [], "border": [0.0]}, "views must be at least one, got none"),
         ({"views": [{"down": 0.5}], "border": [0.0]}, "two whole numbers and whether it is mirrored, got"),
-        ({"views": [{"up": 1}], "border": [0.0]}, "must say in `views` how pictures are seen"),
-        ({"views": [3], "border": [0.0]}, "must say in `views` how pictures are seen"),
+        ({"views": [{"up": 1}], "border": [0.0]}, "has an invalid `views`: "),
+        ({"views": [3], "border": [0.0]}, "has an invalid `views`: "),
         ({"views": [{}], "border": ["black"]}, "border must be finite numbers, got"),
         ({"views": [{}], "border": []}, "border must be finite numbers, got"),
     ],

@@ -3,7 +3,7 @@
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, overload
@@ -29,8 +29,7 @@ from pfge.forward import (
     without_targets,
 )
 from pfge.metrics.scores import ExampleScores
-from pfge.packed import PackedMembers
-from pfge.packed.saved_ensemble import SavedEnsemble
+from pfge.packed import read_ensemble
 from pfge.prediction import (
     Accumulator,
     AnyAccumulator,
@@ -41,20 +40,16 @@ from pfge.prediction import (
     predict_in_chunks,
     predict_in_turn,
 )
-from pfge.storage.ensemble_folder import LazyMembers
-from pfge.storage.files import StorageError
-from pfge.storage.manifest import MANIFEST, NO_USAGE, Usage, describe_file
+from pfge.storage.ensemble_folder import MANIFEST, as_members, describe_file, write_ensemble
+from pfge.storage.record import NO_INPUT_SPEC, EnsembleRecord, InputSpec
 from pfge.tasks import MemberVariance, Task
-from pfge.tasks.classification import Classification, require_classification
-from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
+from pfge.tasks.classification import Classification
+from pfge.tasks.manifest import DEFAULT_TASK
 from pfge.views import Views
 from pfge.weights import (
     Weights,
     buffer_names,
-    count_bytes,
-    load_weights,
     require_same_layout,
-    shared_part,
     view_weights,
 )
 
@@ -85,9 +80,12 @@ class Ensemble:
             logarithm, as softmax(log p) = p.
         temperatures: What each member's logits are divided by, and those of the mean, and how much each
             member counts; see `calibrated`.
-        usage: What is needed to use it without its training data: class names, mean, std, input shape.
-        views: In which each member sees every picture, for test-time augmentation; None for each picture as
-            it is.
+        input_spec: How to use the ensemble without its training data: class names, mean, std, input shape.
+        views: Views of each image in which every member predicts it, for test-time augmentation; None for the
+            image alone.
+
+    Attributes:
+        record: All attributes of the ensemble apart from its members and functions; `save` writes it.
 
     References:
         Lakshminarayanan, Pritzel, Blundell, "Simple and Scalable Predictive Uncertainty Estimation using
@@ -121,7 +119,7 @@ class Ensemble:
         iterations: Sequence[int | None] | None = None,
         forward: Callable[[nn.Module, Any], Any] | None = None,
         temperatures: Temperatures = UNSCALED,
-        usage: Usage = NO_USAGE,
+        input_spec: InputSpec = NO_INPUT_SPEC,
         views: Views | None = None,
     ):
         _require_constructor(build_model)
@@ -129,26 +127,18 @@ class Ensemble:
         if isinstance(members, list | tuple):
             for number, member in enumerate(members[1:], 2):
                 require_same_layout(members[0], member, "member 1", f"member {number}")
-        if iterations is not None and len(iterations) != len(members):
-            raise InvalidValueError(
-                f"each of {len(members)} members has an iteration, got {len(iterations)} of them"
-            )
-        temperatures.require_members(len(members))
-        _require_views_fit(views, task)
-        if task.needs_calibration and temperatures.members is not None and temperatures.pooled != 1:
-            raise InvalidValueError(
-                f"{task} fits the variance of the noise either for each member or for their mean, got both: "
-                f"members={temperatures.members}, pooled={temperatures.pooled}; leave one of them out"
-            )
         self.members = members
         self.build_model = build_model
-        self.task = task
-        self.method = method
-        self.model = model or _name_of(build_model)
-        self.iterations = list(iterations) if iterations is not None else [None] * len(members)
-        self.temperatures = temperatures
-        self.usage = usage
-        self.views = views
+        self.record = EnsembleRecord(
+            method=method,
+            model=model or _name_of(build_model),
+            iterations=(None,) * len(members) if iterations is None else tuple(iterations),
+            temperatures=temperatures,
+            task=task,
+            input_spec=input_spec,
+            views=views,
+        )
+        self.record.require_fit(len(members))
         self.device = torch.device("cpu")
         self.frozen_batch_norm: frozenset[str] = frozenset()
         self._statistics = _Statistics()
@@ -156,6 +146,29 @@ class Ensemble:
         self._factory = ModuleFactory(build_model)
         self._module: nn.Module | None = None
         self._outputs_checked = False
+
+    @classmethod
+    def from_record(
+        cls,
+        members: Sequence[Weights],
+        build_model: Callable[[], nn.Module],
+        record: EnsembleRecord,
+        *,
+        forward: Callable[[nn.Module, Any], Any] | None = None,
+    ) -> "Ensemble":
+        """Return the ensemble of these members with the attributes in a record.
+
+        Args:
+            members: Weights of each member.
+            build_model: Returns a module of the members' architecture, as for the constructor.
+            record: Attributes, such as those of another ensemble.
+            forward: Calls the module on a batch, as for the constructor.
+        """
+        ensemble = cls(members, build_model, forward=forward)
+        record = replace(record, model=record.model or ensemble.model)
+        record.require_fit(len(members))
+        ensemble.record = record
+        return ensemble
 
     @classmethod
     def from_collector(
@@ -208,6 +221,41 @@ class Ensemble:
         ensemble._statistics = _Statistics(stale=collector.averages)
         return ensemble
 
+    @property
+    def task(self) -> Task:
+        """Meaning of the module's outputs."""
+        return self.record.known_task
+
+    @property
+    def method(self) -> str | None:
+        """How the members were made."""
+        return self.record.method
+
+    @property
+    def model(self) -> str | None:
+        """How the module is built."""
+        return self.record.model
+
+    @property
+    def iterations(self) -> list[int | None]:
+        """Iteration of each member."""
+        return list(self.record.iterations)
+
+    @property
+    def temperatures(self) -> Temperatures:
+        """Calibration of the members and of their mean."""
+        return self.record.temperatures
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """How to use the ensemble without its training data."""
+        return self.record.input_spec
+
+    @property
+    def views(self) -> Views | None:
+        """Views of each image in which every member predicts it."""
+        return self.record.views
+
     def __len__(self) -> int:
         return len(self.members)
 
@@ -225,14 +273,8 @@ class Ensemble:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all members' weights; packed or shared ones as they are stored."""
-        stored: int | None = getattr(self.members, "nbytes", None)
-        if stored is not None:
-            return stored
-        if not len(self):
-            return 0
-        once = count_bytes(shared_part(first := self.members[0]))
-        return once + len(self) * (count_bytes(first) - once)
+        """Bytes of all members' weights as they are stored; shared tensors count once."""
+        return as_members(self.members).nbytes
 
     @property
     def forward_in_views(self) -> Forward:
@@ -253,7 +295,7 @@ class Ensemble:
         return hashlib.sha256("".join(files + seen).encode()).hexdigest()
 
     def last(self, count: int) -> "Ensemble":
-        """Return the ensemble of the last members alone; the temperature of all pooled is not theirs."""
+        """Return the ensemble of the last members. Drops the pooled temperature; calibrate again."""
         if not 1 <= count <= len(self):
             raise InvalidValueError(f"last() takes from 1 to all {len(self)} members, got {count}")
         return self.with_members(
@@ -269,25 +311,35 @@ class Ensemble:
         iterations: Sequence[int | None] | None = None,
         temperatures: Temperatures = UNSCALED,
     ) -> "Ensemble":
-        """Return an ensemble of other members of the same kind, on the same device.
+        """Return an ensemble of other members with the same attributes, on the same device.
 
         Args:
-            members: Their weights.
-            iterations: Of each of them; those of this ensemble's if None.
-            temperatures: Theirs; members that predict otherwise than these have others.
+            members: Weights of each member.
+            iterations: Iteration of each member; this ensemble's if None.
+            temperatures: Calibration of the new members. By default there is none, because members that
+                predict differently need another one.
         """
-        ensemble = Ensemble(
-            members,
-            self.build_model,
-            task=self.task,
-            method=self.method,
-            model=self.model,
-            iterations=self.iterations if iterations is None else iterations,
-            forward=self.forward,
-            temperatures=temperatures,
-            usage=self.usage,
-            views=self.views,
-        )
+        found = self.record.iterations if iterations is None else tuple(iterations)
+        return self._copy(members, replace(self.record, iterations=found, temperatures=temperatures))
+
+    def with_record(self, **changes: Any) -> "Ensemble":
+        """Return the ensemble with some attributes changed.
+
+        Args:
+            changes: New values of fields of `EnsembleRecord`, by name.
+
+        Example:
+            >>> import torch, pfge
+            >>> from pfge.storage.record import InputSpec
+            >>> members = [{"weight": torch.ones(2, 4)}]
+            >>> ensemble = pfge.Ensemble(members, lambda: torch.nn.Linear(4, 2, bias=False))
+            >>> ensemble.with_record(input_spec=InputSpec(classes=("cat", "dog"))).input_spec.classes
+            ('cat', 'dog')
+        """
+        return self._copy(self.members, replace(self.record, **changes))
+
+    def _copy(self, members: Sequence[Weights], record: EnsembleRecord) -> "Ensemble":
+        ensemble = Ensemble.from_record(members, self.build_model, record, forward=self.forward)
         ensemble.device = self.device
         ensemble._factory = self._factory
         ensemble.frozen_batch_norm = self.frozen_batch_norm
@@ -296,7 +348,7 @@ class Ensemble:
 
     def to(self, device: torch.device | str) -> "Ensemble":
         """Return the same ensemble predicting on a device; batches are moved there."""
-        moved = self.with_members(self.members, temperatures=self.temperatures)
+        moved = self.with_record()
         moved.device = torch.device(device)
         return moved
 
@@ -305,10 +357,7 @@ class Ensemble:
 
         Temperatures are left out, as they were fitted to what it predicted before: fit them again.
         """
-        _require_views_fit(views, self.task)
-        ensemble = self.uncalibrated()
-        ensemble.views = views
-        return ensemble
+        return self.with_record(views=views, temperatures=UNSCALED)
 
     def calibrated(
         self, batches: Iterable[Any], *, targets: TargetsAt = None, by: CalibrateBy = "pooled"
@@ -377,11 +426,7 @@ class Ensemble:
             fresh.append({name: live[name].to("cpu", copy=True) for name in buffer_names(module)})
             if on_member is not None:
                 on_member(len(fresh))
-        members = self.members
-        if isinstance(members, PackedMembers):
-            ensemble = self.with_members(members.with_tensors(fresh))
-        else:
-            ensemble = self.with_members(LazyMembers(len(self), partial(_merge, members, fresh)))
+        ensemble = self.with_members(as_members(self.members).with_tensors(fresh))
         ensemble._statistics = _Statistics()
         return ensemble
 
@@ -612,23 +657,11 @@ class Ensemble:
     def save(self, folder: str | Path) -> None:
         """Write the ensemble to a folder; an ensemble that was there is replaced at once, at the end."""
         self._warn_of_stale_batch_norm()
-        self._saved().write(Path(folder))
+        write_ensemble(Path(folder), self.members, self.record)
 
     def file_bytes(self) -> int:
         """Return the size of all files that `save` writes, without writing one."""
-        return self._saved().file_bytes()
-
-    def _saved(self) -> SavedEnsemble:
-        return SavedEnsemble(
-            self.members,
-            self.method,
-            self.model,
-            self.iterations,
-            self.temperatures,
-            task_to_manifest(self.task),
-            self.usage,
-            self.views,
-        )
+        return as_members(self.members).file_bytes(self.record)
 
     @classmethod
     def load(
@@ -649,31 +682,17 @@ class Ensemble:
 
         Args:
             folder: Where it is.
-            build_model: As of an ensemble.
-            task: The task, if it is one of your own; the one that was saved if None.
-            forward: As of an ensemble.
+            build_model: Returns a module of the members' architecture, as for the constructor.
+            task: Your own task, if the ensemble was saved with one; None for the saved task.
+            forward: Calls the module on a batch, as for the constructor.
             in_memory: Whether to copy all members into memory, packed ones in their packed form.
 
         Raises:
             StorageError: The folder is missing, damaged or foreign, or its task is not known here.
         """
-        saved = SavedEnsemble.read(Path(folder), in_memory=in_memory)
-        try:
-            task = task_from_manifest(saved.task) if task is None else task
-        except ValueError as error:
-            raise StorageError(f"{Path(folder) / MANIFEST}: {error}") from None
-        return cls(
-            saved.members,
-            build_model,
-            task=task,
-            method=saved.method,
-            model=saved.model,
-            iterations=saved.iterations,
-            forward=forward,
-            temperatures=saved.temperatures,
-            usage=saved.usage,
-            views=saved.views,
-        )
+        members, record = read_ensemble(Path(folder), in_memory=in_memory)
+        record = record.with_task(Path(folder) / MANIFEST, task)
+        return cls.from_record(members, build_model, record, forward=forward)
 
     def _numbers(self) -> range:
         """Return the number of each member, counted from 0, if there is any."""
@@ -716,10 +735,7 @@ class Ensemble:
 
     def _module_with(self, index: int) -> nn.Module:
         module = self._resident()
-        if isinstance(self.members, PackedMembers):
-            self.members.unpack_into(module, index)
-        else:
-            load_weights(module, self.members[index])
+        as_members(self.members).load_into(module, index)
         return module
 
 
@@ -731,11 +747,6 @@ class _Statistics:
     """
 
     stale: bool = False
-
-
-def _merge(members: Sequence[Weights], fresh: Sequence[Weights], index: int) -> Weights:
-    """Return a member with new values of some tensors; a named function, as lambdas cannot be pickled."""
-    return members[index] | fresh[index]
 
 
 def _require_constructor(build_model: object) -> None:
@@ -773,11 +784,6 @@ def _require_one_batch(x: object, task: Task) -> None:
                     f"one batch is inputs, or inputs and classes, got two tensors {list(first.shape)} of "
                     f"{first.dtype}; pass a list of batches to predict_batches(), or the inputs alone"
                 )
-
-
-def _require_views_fit(views: Views | None, task: Task) -> None:
-    if views is not None:
-        require_classification(task, "a mean over views")
 
 
 def _name_of(build_model: Callable[[], nn.Module]) -> str | None:

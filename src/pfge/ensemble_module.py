@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 from pfge.calibration import Temperatures
 from pfge.errors import InvalidValueError
 from pfge.forward import call_model, pick_logits
-from pfge.packed import PackedMembers, Quantized
+from pfge.packed import Quantized, require_packed
 from pfge.packed.codes import STEP_TYPE
 from pfge.packed.packed_members import PackedTensor, Stored
 from pfge.prediction import MemberPool
@@ -84,13 +84,10 @@ class EnsembleModule(nn.Module):
         self._each: list[str] = []
         self._packed_names: list[str] = []
         if form == "packed":
-            if not isinstance(members, PackedMembers):
-                raise InvalidValueError(
-                    'form="packed" needs packed members, and these are not; use form="loop"'
-                )
-            members.require_fit(live)
-            self.packed = nn.ModuleList(_PackedBuffers(tensor) for tensor in members.tensors.values())
-            self._packed_names = [names[name] for name in members.tensors]
+            packed = require_packed(members, 'form="packed"')
+            packed.require_fit(live)
+            self.packed = nn.ModuleList(_PackedBuffers(tensor) for tensor in packed.tensors.values())
+            self._packed_names = [names[name] for name in packed.tensors]
             for name in self._packed_names:
                 _replace(self.model, name, None)
         else:

@@ -66,15 +66,15 @@ def test_other_commands_use_the_views(seen: Path, finished: Path, tmp_path: Path
     ensemble = Ensemble.load(seen, small_conv)
     assert ensemble.views is not None
     assert ensemble.views.views == (View(), View(mirrored=True), View(-1), View(-1, 0, True))
-    usage = ensemble.usage
-    assert usage.mean
-    assert usage.std
-    assert ensemble.views.border == pytest.approx([-usage.mean[0] / usage.std[0]])
+    spec = ensemble.input_spec
+    assert spec.mean
+    assert spec.std
+    assert ensemble.views.border == pytest.approx([-spec.mean[0] / spec.std[0]])
 
     torch.manual_seed(0)
     pixels = torch.randint(256, (8, 8), dtype=torch.uint8)
     Image.fromarray(pixels.numpy()).save(tmp_path / "digit.png")
-    inputs = ((pixels / 255 - usage.mean[0]) / usage.std[0])[None, None]
+    inputs = ((pixels / 255 - spec.mean[0]) / spec.std[0])[None, None]
     expected = ensemble.predict(inputs)
     assert not torch.allclose(expected, ensemble.in_views(None).predict(inputs))
     config = ["--config", str(finished / "config.toml")]

@@ -8,7 +8,7 @@ import torch
 
 from pfge.collectors.stores import FolderStore
 from pfge.storage.ensemble_folder import EnsembleFolder
-from pfge.storage.manifest import Usage
+from pfge.storage.record import NO_RECORD, EnsembleRecord, InputSpec, UnknownTask
 from pfge.weights import Weights, view_weights
 from tests.toys import assert_same_weights, make_mlp
 
@@ -45,13 +45,14 @@ def test_members_are_written_finished(tmp_path: Path) -> None:
 def test_saving_moves_the_folder_and_says_model_and_task(tmp_path: Path) -> None:
     store = two_members(tmp_path)
     files = {file.name: file.stat().st_ino for file in (tmp_path / "members" / "FGE").glob("member-*")}
-    store.save(model="tiny", task={"name": "Other", "options": {}}, usage=Usage(classes=("a", "b")))
+    task = UnknownTask({"name": "Other", "options": {}}, "the task is the user's own")
+    record = EnsembleRecord(model="tiny", task=task, input_spec=InputSpec(classes=("a", "b")))
+    store.save(record)
     saved = EnsembleFolder.open(tmp_path / "ensembles" / "FGE")
-    assert (saved.method, saved.model, saved.task) == (
-        "FGE(cycle=2)",
-        "tiny",
-        {"name": "Other", "options": {}},
-    )
+    assert (saved.record.method, saved.record.model) == ("FGE(cycle=2)", "tiny")
+    assert saved.record.input_spec == record.input_spec
+    assert isinstance(saved.record.task, UnknownTask)
+    assert saved.record.task.entry == task.entry
     assert saved.iterations == [2, 4]
     assert {file.name: file.stat().st_ino for file in saved.path.glob("member-*")} == files
     assert not (tmp_path / "members" / "FGE").exists()
@@ -64,14 +65,14 @@ def test_saving_replaces_what_a_killed_writer_left(tmp_path: Path) -> None:
     left = tmp_path / "ensembles" / "FGE"
     left.mkdir(parents=True)
     (left / "member-0123456789abcdef.safetensors").write_bytes(b"half")
-    store.save(model=None, task=None, usage=Usage())
+    store.save(NO_RECORD)
     assert len(EnsembleFolder.open(left).entries) == 2
 
 
 def test_a_state_of_members_that_were_saved_since_is_taken(tmp_path: Path) -> None:
     store = two_members(tmp_path)
     state = store.state_dict()
-    store.save(model=None, task=None, usage=Usage())
+    store.save(NO_RECORD)
     again = make_store(tmp_path, writes=True)
     again.load_state_dict(state)
     assert again.iterations == [2, 4]
@@ -119,4 +120,4 @@ def test_a_follower_begins_without_members(tmp_path: Path) -> None:
 
 def test_a_follower_cannot_save(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="only the process that writes"):
-        make_store(tmp_path, writes=False).save(model=None, task=None, usage=Usage())
+        make_store(tmp_path, writes=False).save(NO_RECORD)

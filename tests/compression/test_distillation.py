@@ -159,7 +159,7 @@ def test_bad_input_is_refused(ensemble: Ensemble, packed: Ensemble) -> None:
         distil(ensemble, packed, [])
     with pytest.raises(ValueError, match="got an iterator, which is read only once"):
         distil(ensemble, packed, iter(TRAINING))
-    with pytest.raises(ValueError, match="distillation needs packed members, and these are not"):
+    with pytest.raises(ValueError, match="distillation needs packed members; compress"):
         distil(ensemble, ensemble, TRAINING)
     with pytest.raises(DistillationError, match=r"diverged at iteration \d of member 1; lower the rate"):
         distil(ensemble, packed, TRAINING, Distillation(iterations=5, rate=1e30))

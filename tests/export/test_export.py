@@ -23,7 +23,7 @@ from pfge.export.verified_file import TOLERANCE, difference_of, write_checked
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.codes import quantize
 from pfge.packed.encode import TensorForm
-from pfge.storage.manifest import Usage
+from pfge.storage.record import InputSpec
 from pfge.tasks import Classification, MultiLabel, Raw, Regression
 from pfge.weights import count_bytes
 from tests.packed.test_packed_members import close_members
@@ -47,11 +47,11 @@ def answer(file: Path, inputs: Tensor) -> Tensor:
 
 
 FORMATS = {"e.onnx": export_onnx, "e.pt2": export_torch}
-USAGE = Usage(classes=("cat", "dog", "ship"), mean=(0.5,), std=(0.25,), input_shape=(4,))
+SPEC = InputSpec(classes=("cat", "dog", "ship"), mean=(0.5,), std=(0.25,), input_shape=(4,))
 
 
-def named(*classes: str) -> Usage:
-    return Usage(classes=classes)
+def named(*classes: str) -> InputSpec:
+    return InputSpec(classes=classes)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     members = close_members(3)
     for member in members:
         member["4.weight"] = members[0]["4.weight"]
-    ensemble = Ensemble(members, make_mlp, temperatures=HOT, usage=USAGE)
+    ensemble = Ensemble(members, make_mlp, temperatures=HOT, input_spec=SPEC)
     return Case(
         ensemble, FORMATS[request.param](ensemble, tmp_path_factory.mktemp("plain") / request.param, X)
     )
@@ -155,7 +155,7 @@ def test_a_file_says_what_is_needed_to_use_it(plain: Case) -> None:
 
 def test_class_names_must_be_as_many_as_classes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="classes must name each of the model's 3 classes, got 1 names"):
-        export_onnx(Ensemble(close_members(1), make_mlp, usage=named("cat")), tmp_path / "e.onnx", X)
+        export_onnx(Ensemble(close_members(1), make_mlp, input_spec=named("cat")), tmp_path / "e.onnx", X)
 
 
 @pytest.mark.parametrize("plain", ["e.pt2"], indirect=True)
@@ -348,8 +348,7 @@ def test_names_are_those_of_classes_and_labels(tmp_path: Path) -> None:
     masks, numbers = cases.CASES["masks"], cases.CASES["fixed noise"]
 
     def export(case: cases.Case, *names: str) -> None:
-        ensemble = case.ensemble()
-        ensemble.usage = named(*names)
+        ensemble = case.ensemble().with_record(input_spec=named(*names))
         export_onnx(ensemble, tmp_path / "e.onnx", case.inputs)
 
     export(masks, "road", "sky", "tree")

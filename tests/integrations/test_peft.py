@@ -14,7 +14,8 @@ from pfge import FGE, PFGE, Constant, Ensemble, StorageError, Trajectory
 from pfge.calibration import Temperatures
 from pfge.integrations.peft import _ALLOWED as ALLOWED
 from pfge.integrations.peft import CONFIG, WEIGHTS, load_adapters, read_config, save_adapters
-from pfge.storage.manifest import MANIFEST, Usage
+from pfge.storage.ensemble_folder import MANIFEST
+from pfge.storage.record import InputSpec
 from pfge.weights import copy_weights, trained_names, view_weights
 from tests.integrations.test_transformers import BATCH, make_bert, make_trainer
 from tests.resealed import edit_json
@@ -121,10 +122,9 @@ def test_temperatures_are_saved(ensemble: Ensemble, tmp_path: Path) -> None:
 
 
 def test_usage_is_saved(ensemble: Ensemble, tmp_path: Path) -> None:
-    named = ensemble.last(1)
-    named.usage = Usage(classes=("a", "b", "c"), input_shape=(4,))
+    named = ensemble.last(1).with_record(input_spec=InputSpec(classes=("a", "b", "c"), input_shape=(4,)))
     save_adapters(named, tmp_path / "saved")
-    assert load_adapters(tmp_path / "saved", make_bert()).usage == named.usage
+    assert load_adapters(tmp_path / "saved", make_bert()).input_spec == named.input_spec
 
 
 def test_a_loaded_ensemble_predicts_after_it_was_made_a_module(saved: Path) -> None:
@@ -225,17 +225,17 @@ def test_members_that_differ_elsewhere_are_refused(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"format": "other"}, "must have format 'pfge-adapters', found 'other'"),
-        ({"members": [{"folder": "../elsewhere"}]}, "must give each adapter's folder, file, iteration"),
-        ({"members": {"a": 1}}, "must list the adapters in `members`, found a dict"),
-        ({"members": None}, "must list the adapters in `members`, found a NoneType"),
-        ({"method": 3}, "must give method as a string or null"),
+        ({"members": [{"folder": "../elsewhere"}]}, "must give file, bytes, sha256, folder, iteration"),
+        ({"members": {"a": 1}}, "must list its members, found dict"),
+        ({"members": None}, "must list its members, found NoneType"),
+        ({"method": 3}, "has an invalid `method`: expected a string or null, got 3"),
         ({"base": [1]}, "must give the name and the sha256 of the adapters' base"),
         ({"base": {"name": {}, "sha256": "0"}}, "must give the name and the sha256 of the adapters' base"),
         ({"adapter_config": None}, "the config of an adapter must be an object, got None"),
         ({"adapter_config": {"peft_type": "NONE"}}, "peft_type must be LORA, got 'NONE'; for other adapters"),
         ({"adapter_config": {"peft_type": ["LORA"]}}, "peft_type must be LORA, got list"),
         ({"task": {"name": "Other", "options": {}}}, "task must be one that this version knows"),
-        ({"usage": {"classes": 3}}, "must say in `usage` how inputs are made"),
+        ({"usage": {"classes": 3}}, "manifest.json has an invalid `usage`: classes must be a list, got 3"),
     ],
 )
 def test_a_foreign_manifest_is_refused(change: dict[str, Any], message: str, saved: Path) -> None:

@@ -10,11 +10,12 @@ from safetensors import safe_open
 
 from pfge import Ensemble, StorageError
 from pfge.calibration import Temperatures
-from pfge.packed import PackedFolder, PackedMembers, PackSettings, pack_members
+from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.codes import deflate_text, inflate_text
 from pfge.packed.encode import TensorForm
+from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import checksum, read_tensors, write_tensors
-from pfge.storage.manifest import MANIFEST
+from pfge.storage.record import EnsembleRecord
 from tests.packed.test_packed_members import X, close_members
 from tests.resealed import edit_json
 from tests.storage.test_ensemble_folder import edit_manifest
@@ -110,7 +111,7 @@ def test_fresh_batch_norm_stays_packed(folder: Path) -> None:
     fresh = Ensemble.load(folder, make_mlp).with_fresh_batch_norm([X])
     assert isinstance(fresh.members, PackedMembers)
     model = make_mlp()
-    fresh.members.unpack_into(model, 2)
+    fresh.members.load_into(model, 2)
     seen = model[0](X)  # type: ignore[index]
     torch.testing.assert_close(fresh.members[2]["1.running_mean"], seen.mean(0).detach())
 
@@ -119,7 +120,7 @@ def test_a_crash_while_saving_leaves_the_old_ensemble(folder: Path, monkeypatch:
     def fail(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("pfge.storage.manifest.write_json", fail)
+    monkeypatch.setattr("pfge.storage.ensemble_folder.write_json", fail)
     with pytest.raises(OSError, match="No space left"):
         Ensemble(make_packed(1), make_mlp).save(folder)
     assert_same_weights(Ensemble.load(folder, make_mlp).members[0], make_packed()[0])
@@ -155,10 +156,20 @@ def test_another_version_is_refused(folder: Path) -> None:
         Ensemble.load(folder, make_mlp)
 
 
-@pytest.mark.parametrize("changes", [{"file": "../x"}, {"bytes": "1"}, {"iterations": []}, {"sha256": None}])
-def test_a_manifest_that_says_too_little_is_refused(folder: Path, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"file": "../x"}, "must give file, bytes, sha256 of each file"),
+        ({"bytes": "1"}, "must give file, bytes, sha256 of each file"),
+        ({"sha256": None}, "must give file, bytes, sha256 of each file"),
+        ({"iterations": []}, "must give the iteration of each member, at least one"),
+    ],
+)
+def test_a_manifest_that_says_too_little_is_refused(
+    folder: Path, changes: dict[str, Any], message: str
+) -> None:
     edit_manifest(folder, **changes)
-    with pytest.raises(StorageError, match="must give file, bytes, sha256 and iterations"):
+    with pytest.raises(StorageError, match=message):
         Ensemble.load(folder, make_mlp)
 
 
@@ -260,7 +271,7 @@ def mixed_folder(tmp_path: Path) -> Path:
     """A folder with one tensor in components, not deflated."""
     packed = pack_members(close_members(), FORMS, PackSettings(small_bits=8))
     (tmp_path / "mixed").mkdir()
-    PackedFolder(packed, None, None, [None] * 4, deflated=False).save(tmp_path / "mixed")
+    packed.write(tmp_path / "mixed", EnsembleRecord(iterations=(None,) * 4), deflated=False)
     return tmp_path / "mixed"
 
 
@@ -312,7 +323,7 @@ def deflated_folder(tmp_path: Path) -> Path:
     """The same members, deflated."""
     packed = pack_members(close_members(), FORMS, PackSettings(small_bits=8))
     (tmp_path / "deflated").mkdir()
-    PackedFolder(packed, None, None, [None] * 4, deflated=True).save(tmp_path / "deflated")
+    packed.write(tmp_path / "deflated", EnsembleRecord(iterations=(None,) * 4), deflated=True)
     return tmp_path / "deflated"
 
 
@@ -415,8 +426,8 @@ def test_a_stream_that_is_damaged_or_another_is_refused(deflated_folder: Path) -
     ("iterations", "expected"),
     [
         ([None] * 10_001, "must list at most 10,000 members, found 10,001"),
-        (["1"], "must give file, bytes, sha256 and iterations"),
-        ([True], "must give file, bytes, sha256 and iterations"),
+        (["1"], "must give the iteration of each member"),
+        ([True], "must give the iteration of each member"),
     ],
 )
 def test_iterations_of_a_stranger_are_few_numbers(

@@ -141,7 +141,7 @@ def test_a_slice_counts_only_its_own_deltas() -> None:
 def test_unpacking_into_a_model_is_the_member() -> None:
     packed = pack_members(close_members(), 3, PackSettings())
     model = make_mlp(9)
-    packed.unpack_into(model, 2)
+    packed.load_into(model, 2)
     assert_same_weights(view_weights(model), packed[2])
 
 
@@ -149,7 +149,7 @@ def test_unpacking_refuses_another_model_and_leaves_it_alone() -> None:
     model = make_mlp(classes=5)
     before = copy_weights(view_weights(model))
     with pytest.raises(ValueError, match=r"4.bias is \[5\] in the model and \[3\] in the weights"):
-        pack_members(close_members(), 3, PackSettings()).unpack_into(model, 0)
+        pack_members(close_members(), 3, PackSettings()).load_into(model, 0)
     assert_same_weights(view_weights(model), before)
 
 

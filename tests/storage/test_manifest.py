@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pfge import StorageError
-from pfge.storage.manifest import MANIFEST, commit_manifest, prepare_for_overwrite
+from pfge.storage.ensemble_folder import MANIFEST, commit_manifest, prepare_for_overwrite
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:

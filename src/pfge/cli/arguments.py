@@ -164,8 +164,8 @@ def require_new_folder(options: argparse.Namespace) -> None:
     Raises:
         StorageError: It is a file, holds other files than an ensemble, or is or holds a checkpoint.
     """
+    from pfge.storage.ensemble_folder import prepare_for_overwrite
     from pfge.storage.files import StorageError
-    from pfge.storage.manifest import prepare_for_overwrite
 
     out: Path = options.out
     for path in options.checkpoints:
@@ -268,8 +268,8 @@ def load_experiment_of(options: argparse.Namespace, *, reads_data: bool = True) 
     """
     from pfge.lab.config.toml import load_experiment
     from pfge.lab.run.folder import RunFolder
+    from pfge.storage.ensemble_folder import read_manifest
     from pfge.storage.files import StorageError
-    from pfge.storage.manifest import read_manifest
 
     settings = given_settings(options)
     if options.config:

@@ -39,8 +39,9 @@ def run(options: argparse.Namespace) -> int:
     from pfge.lab.experiments.paths import average_with_data, name_of_average
     from pfge.lab.run.progress import Reporter
     from pfge.lab.training.checkpoint_files import average_checkpoints, read_as_member
-    from pfge.packed.saved_ensemble import SavedEnsemble
+    from pfge.storage.ensemble_folder import write_ensemble
     from pfge.storage.files import StorageError
+    from pfge.storage.record import EnsembleRecord
 
     out: Path = options.out
     require_new_folder(options)
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
             options.checkpoints, read=read_as_member, on_file=lambda done: advance(done, "")
         )
     method = name_of_average(len(options.checkpoints))
-    SavedEnsemble([mean], method, None, [None]).write(out)
+    write_ensemble(out, [mean], EnsembleRecord(method=method, iterations=(None,)))
     print(f"{out}: {method}; its task is taken to be classification, give --config CONFIG for another")
     if any(name.endswith("running_mean") for name in mean):
         print(

@@ -122,7 +122,7 @@ def run(options: argparse.Namespace) -> int:
 
     from pfge.compression import Distillation, compress
     from pfge.ensemble import Ensemble
-    from pfge.storage.manifest import prepare_for_overwrite
+    from pfge.storage.ensemble_folder import prepare_for_overwrite
 
     out: Path = options.out
     if options.ensemble.resolve() == out.resolve():

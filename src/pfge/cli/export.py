@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidValueError("--form and --memory are of ONNX files, got --format torch; leave them out")
     _require_file(options.out, options.format)  # before the long work starts
     deployed = open_deployed(options, EXAMPLES)
-    ensemble, example = deployed.ensemble, deployed.example
-    ensemble.usage = deployed.usage
+    ensemble = deployed.ensemble.with_record(input_spec=deployed.input_spec)
+    example = deployed.example
     members = members_in_words(ensemble)
     Reporter().say(f"{options.ensemble}: exports {members}, and compares the file with PyTorch")
     batch = [example] if isinstance(example, tuple) else example  # of a tuple, the model takes the entries

@@ -26,7 +26,8 @@ def run(options: argparse.Namespace) -> int:
     """Write the ensemble and print what it is worth."""
     from pfge.lab.evaluation.evaluate import evaluate_on
     from pfge.lab.experiments.paths import checkpoint_members, pooled_checkpoints
-    from pfge.packed.saved_ensemble import SavedEnsemble
+    from pfge.storage.ensemble_folder import write_ensemble
+    from pfge.storage.record import EnsembleRecord
 
     require_new_folder(options)
     paths = options.checkpoints
@@ -34,7 +35,8 @@ def run(options: argparse.Namespace) -> int:
     session = open_session_for(options)
     if session is None:
         members = checkpoint_members(paths)
-        SavedEnsemble(members, f"{len(paths)} checkpoints", None, [None] * len(paths)).write(options.out)
+        record = EnsembleRecord(method=f"{len(paths)} checkpoints", iterations=(None,) * len(paths))
+        write_ensemble(options.out, members, record)
         print(f"{written}; its task is taken to be classification, give --config CONFIG for another")
         return 0
     data = session.validation_for("measuring an ensemble")  # before anything is written

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pfge.lab.config.settings import Experiment
     from pfge.lab.data import Normalization
     from pfge.lab.engine import Engine
-    from pfge.storage.manifest import Usage
+    from pfge.storage.record import InputSpec
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class DeployedEnsemble:
 
     Attributes:
         ensemble: Its forward pass is the plain one, in float32.
-        usage: Of its manifest, or of its run's data if the manifest has none.
+        input_spec: Of its manifest, or of its run's data if the manifest has none.
         engine: The hardware.
         experiment: The settings of its run, or the given ones.
         example: A few inputs; numbers at random if the data is not there.
     """
 
     ensemble: "Ensemble"
-    usage: "Usage"
+    input_spec: "InputSpec"
     engine: "Engine"
     experiment: "Experiment"
     example: Any
@@ -42,7 +42,8 @@ class DeployedEnsemble:
         """Of pictures; None for data of other kinds."""
         from pfge.lab.data import Normalization
 
-        return Normalization(self.usage.mean, self.usage.std) if self.usage.mean and self.usage.std else None
+        spec = self.input_spec
+        return Normalization(spec.mean, spec.std) if spec.mean and spec.std else None
 
 
 def open_deployed(options: argparse.Namespace, examples: int) -> DeployedEnsemble:
@@ -60,18 +61,19 @@ def open_deployed(options: argparse.Namespace, examples: int) -> DeployedEnsembl
     from pfge.lab.models import build_model
     from pfge.lab.models.registry import require_fitting_members
     from pfge.lab.session import require_task
+    from pfge.storage.ensemble_folder import read_record
     from pfge.storage.files import StorageError
 
     path: Path = options.ensemble
-    usage = _read_usage(path)
-    if usage.outputs is None or usage.input_shape is None:
+    spec = read_record(path).input_spec
+    if spec.outputs is None or spec.input_shape is None:
         session = open_session_of(options)
         ensemble = require_task(Ensemble.load(path, session.build_model), session.task, path)
         example = session.first_inputs(examples)
-        return DeployedEnsemble(ensemble, session.usage, session.engine, session.experiment, example)
+        return DeployedEnsemble(ensemble, session.input_spec, session.engine, session.experiment, example)
     experiment = load_experiment_of(options, reads_data=False)
     engine, settings = Engine(experiment.engine), experiment.model
-    sizes = {"classes": usage.outputs, "channels": usage.channels, **settings.options}
+    sizes = {"classes": spec.outputs, "channels": spec.channels, **settings.options}
 
     def build() -> "nn.Module":
         return engine.place(build_model(settings.name, **sizes))
@@ -85,13 +87,7 @@ def open_deployed(options: argparse.Namespace, examples: int) -> DeployedEnsembl
     task = experiment.task.make()
     if task is not None:
         require_task(ensemble, task, path)
-    return DeployedEnsemble(ensemble, usage, engine, experiment, _draw(examples, usage.input_shape))
-
-
-def _read_usage(path: "Path") -> "Usage":
-    from pfge.storage.manifest import MANIFEST, Usage, read_manifest
-
-    return Usage.from_manifest(path / MANIFEST, read_manifest(path).get("usage"))
+    return DeployedEnsemble(ensemble, spec, engine, experiment, _draw(examples, spec.input_shape))
 
 
 def _draw(count: int, shape: tuple[int, ...]) -> "Tensor":
@@ -153,7 +149,8 @@ def run(options: argparse.Namespace) -> int:
             failed += 1
             _report(f"{name} has no finite prediction; look for NaN and infinity in it")
             continue
-        described = describe(deployed.ensemble.task, predictions, deployed.usage.classes or (), options.top)
+        classes = deployed.input_spec.classes or ()
+        described = describe(deployed.ensemble.task, predictions, classes, options.top)
         if options.json:
             print(printable_json({"file": name, **described}))
         else:
@@ -171,7 +168,7 @@ def _read(deployed: "DeployedEnsemble", path: Path) -> "list[Tensor]":
     """Return the inputs in a file: one of a picture, or all examples of an array."""
     from pfge.lab.data.single_inputs import read_array_inputs, read_picture_inputs
 
-    shape = deployed.usage.input_shape
+    shape = deployed.input_spec.input_shape
     if shape is None:
         raise InvalidValueError(
             f"pfge predict reads pictures and arrays, but inputs of this data are "
@@ -179,7 +176,7 @@ def _read(deployed: "DeployedEnsemble", path: Path) -> "list[Tensor]":
         )
     if deployed.normalization is None:
         return list(read_array_inputs(path, shape))
-    return [read_picture_inputs(path, deployed.normalization, shape, deployed.usage.resize)]
+    return [read_picture_inputs(path, deployed.normalization, shape, deployed.input_spec.resize)]
 
 
 def _predict(

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the copy, and print what views change on validation data."""
     from pfge.lab.evaluation.passes import views_in
-    from pfge.storage.manifest import prepare_for_overwrite
+    from pfge.storage.ensemble_folder import prepare_for_overwrite
 
     out: Path = options.out
     if options.ensemble.resolve() == out.resolve():

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,9 +11,9 @@ from torch import distributed
 
 from pfge.errors import MisuseError
 from pfge.sharding import any_split, whole
-from pfge.storage.ensemble_folder import EnsembleFolder
+from pfge.storage.ensemble_folder import MANIFEST, EnsembleFolder, prepare_for_overwrite, read_manifest
 from pfge.storage.files import StorageError, make_folder, only_writer, sync_folder
-from pfge.storage.manifest import MANIFEST, Usage, prepare_for_overwrite, read_manifest
+from pfge.storage.record import EnsembleRecord
 from pfge.weights import Weights, copy_weights, share_equal, to_cpu
 
 PATIENCE = 300.0
@@ -188,13 +189,11 @@ class FolderStore:
         self.iterations = known
         self._resumed, self._manifest_before = len(known), self._version_of_manifest()
 
-    def save(self, *, model: str | None, task: dict[str, Any] | None, usage: Usage) -> None:
+    def save(self, record: EnsembleRecord) -> None:
         """Complete the manifest, and move the folder to `final`.
 
         Args:
-            model: How the module is built, for the manifest.
-            task: The manifest's entry of the task.
-            usage: What is needed to use the members.
+            record: Attributes of the ensemble; the folder has its method and iterations already.
 
         Raises:
             RuntimeError: This process does not write the folder, or the store has no `final`.
@@ -205,7 +204,7 @@ class FolderStore:
                 "only the process that writes members can save them, in a store with a final folder; call "
                 "save() there, and construct the store with final="
             )
-        folder.model, folder.task, folder.usage = model, task, usage
+        folder.record = replace(record, method=folder.record.method)
         with only_writer(self._path):
             folder.commit(folder.entries)
         shutil.rmtree(final, ignore_errors=True)  # a killed writer may have left some of its files
@@ -231,7 +230,7 @@ class FolderStore:
                 "run's checkpoint, choose another folder, or give "
                 f"store=pfge.collectors.FolderStore(path, {options})"
             )
-        self._folder = EnsembleFolder(path, method=method)
+        self._folder = EnsembleFolder(path, EnsembleRecord(method=method))
         with only_writer(path):
             self._folder.commit([])
 

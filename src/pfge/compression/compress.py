@@ -16,7 +16,7 @@ from pfge.compression.rate_distortion import Choices, Ladder, Plan
 from pfge.ensemble import Ensemble
 from pfge.errors import InvalidTypeError, InvalidValueError
 from pfge.forward import TargetsAt, without_targets
-from pfge.packed import PackedMembers
+from pfge.packed import PackedMembers, require_packed
 from pfge.packed.encode import (
     PackSettings,
     Shared,
@@ -337,9 +337,9 @@ def _widened(members: Sequence[Weights], index: int) -> Weights:
 
 def _narrowed(packed: Ensemble, types: Mapping[str, torch.dtype]) -> Ensemble:
     """Return packed members whose tensors have these types again."""
-    if not types or not isinstance(packed.members, PackedMembers):
+    if not types:
         return packed
-    tensors = packed.members.tensors
+    tensors = require_packed(packed.members, "a narrow type").tensors
     narrow = {name: tensors[name].in_type(dtype) for name, dtype in types.items()}
     members = PackedMembers(len(packed), tensors | narrow)
     return packed.with_members(members, temperatures=packed.temperatures)

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from pfge.ensemble import Ensemble
 from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt, repeat_batches, require_rereadable, run_model, without_targets
-from pfge.packed import PackedMembers, PackedTensor, Quantized
+from pfge.packed import PackedMembers, PackedTensor, Quantized, require_packed
 from pfge.packed.codes import STEP_TYPE, centered_codes, spread_steps
 from pfge.packed.encode import MIX_TYPE
 from pfge.packed.packed_members import numbers_of
@@ -228,14 +228,11 @@ def distil(
         >>> after < before, better.nbytes == packed.nbytes
         (True, True)
     """
-    if not isinstance(packed.members, PackedMembers):
-        raise InvalidValueError(
-            "distillation needs packed members, and these are not; compress the ensemble first"
-        )
+    members = require_packed(packed.members, "distillation")
     require_rereadable(batches, len(packed))
     progress = _Progress(settings, packed)
     total = settings.iterations * len(packed)
-    trainer = _Trainer(original, packed, targets)
+    trainer = _Trainer(original, members, targets)
     for number in range(len(progress.done), len(packed)):
         start = number * settings.iterations
 
@@ -244,7 +241,7 @@ def distil(
                 on_iteration(start + iteration, total, loss)
 
         progress.add(trainer.train(number, batches, settings, tell))
-    return packed.with_members(_with_trained(packed.members, progress.done), temperatures=packed.temperatures)
+    return packed.with_members(_with_trained(members, progress.done), temperatures=packed.temperatures)
 
 
 class _Progress:
@@ -272,7 +269,7 @@ class _Progress:
 class _Trainer:
     """The original and the packed member side by side in two modules of one kind."""
 
-    def __init__(self, original: Ensemble, packed: Ensemble, targets: TargetsAt):
+    def __init__(self, original: Ensemble, packed: PackedMembers, targets: TargetsAt):
         self._original, self._packed, self._task = original, packed, original.task
         with torch.random.fork_rng():  # models draw their first weights
             self._teacher, self._student = (_Runs(original, targets) for _ in range(2))
@@ -308,14 +305,11 @@ class _Trainer:
 
     def _parts(self, number: int) -> dict[str, TrainablePart]:
         """Return what is trained of a member, with all else of it in the student."""
-        members = self._packed.members
-        if not isinstance(members, PackedMembers):
-            raise TypeError(f"packed members are PackedMembers, got {type(members).__name__}")
-        members.unpack_into(self._student.model, number)
+        self._packed.load_into(self._student.model, number)
         live = dict(self._student.model.named_parameters())
         names = {canonical_name(name): name for name in live}
         parts: dict[str, TrainablePart] = {}
-        for name, tensor in members.tensors.items():
+        for name, tensor in self._packed.tensors.items():
             if tensor.each and tensor.dtype.is_floating_point and name in names:
                 parts[name] = part_of(tensor, number, names[name], live[names[name]])
         return parts

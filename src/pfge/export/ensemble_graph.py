@@ -15,7 +15,7 @@ from pfge.ensemble import Ensemble
 from pfge.ensemble_module import Called
 from pfge.errors import InvalidValueError
 from pfge.forward import arguments_of, call_model, has_entries
-from pfge.packed import PackedMembers, PackedTensor, Quantized
+from pfge.packed import Quantized, as_packed
 from pfge.packed.codes import spread_steps
 from pfge.packed.packed_members import Stored, pack_as_is
 from pfge.tasks import MeanPool
@@ -173,7 +173,7 @@ class EnsembleGraph(nn.Module):
         self._weights = [ensemble.temperatures.weight_of(number) for number in range(len(ensemble))]
         self._is_mean = isinstance(ensemble.task.pool(), MeanPool)
         self._length = len(ensemble)
-        tensors = _tensors_of(ensemble)
+        tensors = dict(as_packed(ensemble.members).tensors)
         # Members do not hold temporary buffers, and the body of a loop may hold no constants.
         for name, buffer in model.named_buffers():
             tensors.setdefault(canonical_name(name), pack_as_is([buffer], 32))
@@ -320,11 +320,3 @@ def unpack_in_graph(
         numbers = (ones / halvings[:bits].view(bits, 1, 1)).sum(dim=0).view(-1)
     centered = numbers[:count] - ((1 << bits) - 1) / 2
     return centered * spread_steps(steps.float(), group, count)
-
-
-def _tensors_of(ensemble: Ensemble) -> dict[str, PackedTensor]:
-    members = ensemble.members
-    if isinstance(members, PackedMembers):
-        return dict(members.tensors)
-    whole = list(members)
-    return {name: pack_as_is([member[name] for member in whole], 32) for name in whole[0]}

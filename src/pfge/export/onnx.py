@@ -19,7 +19,7 @@ from pfge.ensemble import Ensemble
 from pfge.errors import InvalidValueError
 from pfge.export.ensemble_graph import Axes, ExampleInputs, Form, double
 from pfge.export.verified_file import Exported, ExportError, exporting, make_program, write_checked
-from pfge.packed import PackedMembers
+from pfge.storage.ensemble_folder import as_members
 from pfge.tasks import Classification, MultiLabel
 from pfge.tasks.manifest import task_to_manifest
 from pfge.weights import count_bytes
@@ -152,7 +152,7 @@ def export_onnx(
     These are what the ensemble predicts, in float32; for numbers, means and variances, they are called
     `predictions`. Temperatures are applied, batches may have any size, and packed members stay packed in the
     file. The file's metadata has the task and what is given of the
-    ensemble's `usage`, as JSON: `classes`, `mean`, `std`, `input_shape` and others.
+    ensemble's `input_spec`, as JSON: `classes`, `mean`, `std`, `input_shape` and others.
 
     Args:
         ensemble: What to write.
@@ -182,8 +182,8 @@ def export_onnx(
         )
     ensemble = ensemble.to("cpu")
     inputs = ExampleInputs.of(ensemble, example, axes)
-    if ensemble.usage.classes is not None:
-        _require_names(ensemble, inputs, ensemble.usage.classes)
+    if ensemble.input_spec.classes is not None:
+        _require_names(ensemble, inputs, ensemble.input_spec.classes)
     resident = {
         one: bytes_ for one in FORMS if form in (one, "fastest") and (bytes_ := resident_bytes(ensemble, one))
     }
@@ -204,15 +204,9 @@ def export_onnx(
 
 def resident_bytes(ensemble: Ensemble, form: Form) -> int:
     """Return the bytes of weights that a runtime has in memory while a file of a form predicts."""
-    one = count_bytes(ensemble.members[0])
     if form == "loop":
-        return ensemble.nbytes + one
-    members = ensemble.members
-    if not isinstance(members, PackedMembers):
-        return ensemble.nbytes
-    same = [name for name, tensor in members.tensors.items() if not tensor.each]
-    once = count_bytes({name: members[0][name] for name in same})
-    return once + len(members) * (one - once)
+        return ensemble.nbytes + count_bytes(ensemble.members[0])
+    return as_members(ensemble.members).unpacked_nbytes
 
 
 def _make(ensemble: Ensemble, inputs: ExampleInputs, form: Form) -> "ONNXProgram":
@@ -236,7 +230,7 @@ def _make(ensemble: Ensemble, inputs: ExampleInputs, form: Form) -> "ONNXProgram
         for node in graph:
             node.metadata_props.clear()  # where in the source each came from, larger than the weights
     about = {"task": task_to_manifest(ensemble.task) or task_to_manifest(Classification())}
-    for key, value in (about | ensemble.usage.given()).items():
+    for key, value in (about | ensemble.input_spec.given()).items():
         made.model.metadata_props[key] = json.dumps(value)
     return made
 

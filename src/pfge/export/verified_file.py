@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from pfge.ensemble import Ensemble
 from pfge.errors import InvalidValueError
 from pfge.export.ensemble_graph import EnsembleGraph, ExampleInputs, Form, double
-from pfge.packed import PackedMembers
+from pfge.storage.ensemble_folder import as_members
 from pfge.storage.files import atomic_path
 from pfge.tasks import Regression, Task
 
@@ -107,9 +107,7 @@ def write_checked(
                     f"differ by {difference:.2g} for a batch of {len(batch)}; nothing was written"
                 )
         size = temporary.stat().st_size
-    members = ensemble.members
-    packed = isinstance(members, PackedMembers) and any(t.is_quantized for t in members.tensors.values())
-    return Exported(path, size, packed, difference)
+    return Exported(path, size, as_members(ensemble.members).is_quantized, difference)
 
 
 def difference_of(task: Task, found: Tensor, expected: Tensor) -> float:

@@ -16,7 +16,18 @@ from pfge.ensemble import Ensemble
 from pfge.errors import InvalidValueError
 from pfge.forward import OwnedModel
 from pfge.integrations.collecting import sampled_digest, warn_if_untested
-from pfge.storage.ensemble_folder import LazyMembers
+from pfge.storage.ensemble_folder import (
+    ADAPTERS,
+    MANIFEST,
+    FileEntry,
+    LazyMembers,
+    commit_manifest,
+    parse_members,
+    prepare_for_overwrite,
+    read_manifest,
+    require_format,
+    verify_file,
+)
 from pfge.storage.files import (
     StorageError,
     measure_parts,
@@ -26,26 +37,8 @@ from pfge.storage.files import (
     write_tensors,
     write_text,
 )
-from pfge.storage.manifest import (
-    ADAPTERS,
-    MANIFEST,
-    FileEntry,
-    Usage,
-    commit_manifest,
-    is_inside,
-    prepare_for_overwrite,
-    read_manifest,
-    read_temperatures,
-    read_views,
-    require_format,
-    task_entries,
-    temperature_entries,
-    usage_entries,
-    verify_file,
-    views_entries,
-)
+from pfge.storage.record import EnsembleRecord
 from pfge.tasks import Task
-from pfge.tasks.manifest import task_from_manifest, task_to_manifest
 from pfge.weights import Weights, count_bytes, share, view_weights
 
 TYPES = ("LORA",)
@@ -199,8 +192,13 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"  # as peft 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry(FileEntry):
-    """One adapter in the manifest: its file, in a folder of its own as peft wants it."""
+class AdapterEntry(FileEntry):
+    """The file of one adapter, in a folder of its own as peft needs it.
+
+    Args:
+        folder: Name of the folder.
+        iteration: Iteration at which the member was collected; None if it belongs to no single one.
+    """
 
     folder: str
     iteration: int | None
@@ -225,7 +223,7 @@ def save_adapters(ensemble: Ensemble, folder: str | Path) -> None:
     config = _plain_config(model)
     prepare_for_overwrite(path)
     with only_writer(path):
-        entries: list[Entry] = []
+        entries: list[AdapterEntry] = []
         unchanged: Weights = {}
         for number, (member, iteration) in enumerate(
             zip(ensemble.members, ensemble.iterations, strict=True), 1
@@ -233,19 +231,9 @@ def save_adapters(ensemble: Ensemble, folder: str | Path) -> None:
             _require_only_adapter(member, model, names.values(), number, unchanged)
             adapter = {key: member[name] for key, name in names.items()}
             entries.append(_write(path, number, adapter, config, iteration))
-        manifest = {
-            "format": ADAPTERS,
-            "version": VERSION,
-            "method": ensemble.method,
-            "model": ensemble.model,
-            "base": {"name": config["base_model_name_or_path"], "sha256": digest_of_base(model)},
-            **temperature_entries(ensemble.temperatures),
-            **task_entries(task_to_manifest(ensemble.task)),
-            **usage_entries(ensemble.usage),
-            **views_entries(ensemble.views),
-            "adapter_config": config,
-            "members": [asdict(entry) for entry in entries],
-        }
+        base = {"name": config["base_model_name_or_path"], "sha256": digest_of_base(model)}
+        files = {"adapter_config": config, "members": [asdict(entry) for entry in entries]}
+        manifest = ensemble.record.to_manifest(ADAPTERS, VERSION, {"base": base}, files)
         commit_manifest(path, manifest, [], {entry.folder for entry in entries})
 
 
@@ -274,18 +262,11 @@ def load_adapters(
     path = Path(folder)
     manifest = read_manifest(path)
     require_format(path / MANIFEST, manifest, ADAPTERS, VERSION)
-    entries = _parse_entries(path / MANIFEST, manifest)
+    entries = parse_members(path / MANIFEST, manifest, AdapterEntry)
     files = [verify_file(path / e.folder, e, f"adapter {number}") for number, e in enumerate(entries, 1)]
-    temperatures = read_temperatures(path / MANIFEST, manifest, len(entries))
-    usage = Usage.from_manifest(path / MANIFEST, manifest.get("usage"))
-    views = read_views(path / MANIFEST, manifest)
-    try:
-        task = task_from_manifest(manifest.get("task")) if task is None else task
-    except ValueError as error:
-        raise StorageError(f"{path / MANIFEST}: {error}") from None
-    for key in ("method", "model"):
-        if not isinstance(manifest.get(key), str | None):
-            raise StorageError(f"{path / MANIFEST} must give {key} as a string or null")
+    iterations = [entry.iteration for entry in entries]
+    record = EnsembleRecord.from_manifest(path / MANIFEST, manifest, iterations)
+    record = record.with_task(path / MANIFEST, task)
     if isinstance(base, PeftModel):
         raise InvalidValueError(
             "load_adapters puts adapters into a base model, got one with adapters; pass model.unload()"
@@ -304,18 +285,8 @@ def load_adapters(
 
     own = view_weights(model)
     adapter_bytes = count_bytes({name: own[name] for name in names.values()})
-    return Ensemble(
-        LazyMembers(len(entries), read, nbytes=lambda count: count * adapter_bytes),
-        OwnedModel(model),
-        task=task,
-        method=manifest.get("method"),
-        model=manifest.get("model"),
-        iterations=[entry.iteration for entry in entries],
-        forward=forward,
-        temperatures=temperatures,
-        usage=usage,
-        views=views,
-    )
+    members = LazyMembers(len(entries), read, nbytes=lambda count: count * adapter_bytes)
+    return Ensemble.from_record(members, OwnedModel(model), record, forward=forward)
 
 
 def require_adapters(model: nn.Module) -> PeftModel:
@@ -424,34 +395,13 @@ def _require_only_adapter(
         unchanged[name] = member[name]
 
 
-def _write(path: Path, number: int, adapter: Weights, config: dict[str, Any], iteration: int | None) -> Entry:
+def _write(
+    path: Path, number: int, adapter: Weights, config: dict[str, Any], iteration: int | None
+) -> AdapterEntry:
     metadata = {"format": "pt"}  # as peft writes it
     size, digest = measure_parts(tensor_file(adapter, metadata))
     folder = path / f"adapter-{number}-{digest[:8]}"
     folder.mkdir(exist_ok=True)
     write_tensors(folder / WEIGHTS, adapter, metadata)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")  # peft's own file, without a key of ours
-    return Entry(folder=folder.name, file=WEIGHTS, bytes=size, sha256=digest, iteration=iteration)
-
-
-def _parse_entries(path: Path, manifest: dict[str, Any]) -> list[Entry]:
-    members = manifest.get("members")
-    if not isinstance(members, list):
-        raise StorageError(f"{path} must list the adapters in `members`, found a {type(members).__name__}")
-    return [_parse_entry(path, member) for member in members]
-
-
-def _parse_entry(path: Path, member: Any) -> Entry:
-    match member:
-        case {
-            "folder": str(folder),
-            "file": str(file),
-            "iteration": int() | None as iteration,
-            "bytes": int(size),
-            "sha256": str(digest),
-        }:
-            if is_inside(folder) and is_inside(file):
-                return Entry(folder=folder, file=file, iteration=iteration, bytes=size, sha256=digest)
-    raise StorageError(
-        f"{path} must give each adapter's folder, file, iteration, bytes and sha256, found {member!r}"
-    )
+    return AdapterEntry(folder=folder.name, file=WEIGHTS, bytes=size, sha256=digest, iteration=iteration)

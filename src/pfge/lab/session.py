@@ -46,8 +46,9 @@ from pfge.lab.run.result_lines import read_rows
 from pfge.lab.run.results import ComparisonRow
 from pfge.methods import METHODS, START, base_of, is_starred, method_of
 from pfge.metrics.position_scores import PositionScores
+from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError, read_json_object, read_recorded, write_json
-from pfge.storage.manifest import MANIFEST, Usage, is_small_input
+from pfge.storage.record import InputSpec, is_small_input
 from pfge.tasks import Regression, Task
 from pfge.tasks.classification import require_classification
 from pfge.weights import Weights, count_bytes, view_weights
@@ -324,11 +325,11 @@ class Session:
         return 2 * numbers if self.task == Regression(noise="predicted") else numbers
 
     @cached_property
-    def usage(self) -> Usage:
+    def input_spec(self) -> InputSpec:
         """What an ensemble's manifest says, so that the data is not needed to use it."""
         names, normalization = self.splits.train.class_names, self.splits.normalization
         inputs = self.first_inputs(1)
-        return Usage(
+        return InputSpec(
             classes=names if names and not isinstance(self.task, Regression) else None,
             mean=normalization.mean if normalization else None,
             std=normalization.std if normalization else None,
@@ -420,7 +421,7 @@ class Session:
             task=self.task,
             model=model,
             forward=self.engine.forward,
-            usage=self.usage,
+            input_spec=self.input_spec,
             **about,
         )
         return ensemble.to(self.engine.device)

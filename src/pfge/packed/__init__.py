@@ -2,15 +2,21 @@
 
 from pfge.packed.codes import Quantized
 from pfge.packed.encode import PackSettings, pack_members
-from pfge.packed.packed_file import PackedFolder, is_packed_folder
-from pfge.packed.packed_members import PackedMembers, PackedTensor
+from pfge.packed.packed_members import (
+    PackedMembers,
+    PackedTensor,
+    as_packed,
+    read_ensemble,
+    require_packed,
+)
 
 __all__ = [
     "PackSettings",
-    "PackedFolder",
     "PackedMembers",
     "PackedTensor",
     "Quantized",
-    "is_packed_folder",
+    "as_packed",
     "pack_members",
+    "read_ensemble",
+    "require_packed",
 ]

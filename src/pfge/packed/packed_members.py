@@ -1,15 +1,59 @@
-"""Members that are stored packed and unpacked one at a time, when asked for."""
+"""Packed members, of which one at a time is unpacked, and the file that holds them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import prod
-from typing import overload
+from pathlib import Path
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
-from pfge.packed.codes import Quantized, quantize
-from pfge.weights import Weights, require_same_layout, view_weights
+from pfge.errors import InvalidValueError
+from pfge.packed.codes import (
+    STEP_TYPE,
+    DamagedStreamError,
+    Quantized,
+    count_groups,
+    deflate,
+    deflate_text,
+    inflate,
+    inflate_text,
+    loose_size,
+    loosen,
+    packed_size,
+    quantize,
+    tighten,
+)
+from pfge.storage.ensemble_folder import (
+    MANIFEST,
+    EnsembleFolder,
+    FileEntry,
+    Members,
+    commit_manifest,
+    describe_file,
+    is_iteration,
+    read_manifest,
+    read_verified,
+    require_few_members,
+    require_format,
+    total_bytes,
+    verify_file,
+    write_file,
+)
+from pfge.storage.files import (
+    LARGEST_INT,
+    TYPES_BY_NAME,
+    StorageError,
+    measure_parts,
+    parse_json,
+    read_tensors,
+    tensor_file,
+)
+from pfge.storage.record import EnsembleRecord
+from pfge.weights import Weights, count_bytes, require_same_layout, view_weights
 
 LARGEST_CHANGE = 0.1
 """Of a positive number that is stored in few bits, relative to it."""
@@ -90,11 +134,11 @@ def numbers_of(stored: Stored) -> Tensor:
     return stored.numbers() if isinstance(stored, Quantized) else stored.reshape(-1)
 
 
-class PackedMembers(Sequence[Weights]):
-    """A sequence of weights of which only the packed form is kept in memory.
+class PackedMembers(Members):
+    """Members of which only the packed form is kept in memory.
 
     Args:
-        length: How many members there are.
+        length: Number of members.
         tensors: Every tensor of the members, by name.
     """
 
@@ -107,8 +151,25 @@ class PackedMembers(Sequence[Weights]):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all packed tensors."""
+        """Bytes of all packed tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    @property
+    def unpacked_nbytes(self) -> int:
+        """Bytes of all members once they are unpacked; tensors without differences count once."""
+        one = self[0]
+        same = count_bytes({name: one[name] for name, tensor in self.tensors.items() if not tensor.each})
+        return same + len(self) * (count_bytes(one) - same)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether any tensor is stored in codes of 1 to 8 bits."""
+        return any(tensor.is_quantized for tensor in self.tensors.values())
+
+    @property
+    def has_components(self) -> bool:
+        """Whether the members share components of any tensor, as widths chosen for a size give them."""
+        return any(tensor.mix is not None for tensor in self.tensors.values())
 
     @overload
     def __getitem__(self, index: int) -> Weights: ...
@@ -122,7 +183,7 @@ class PackedMembers(Sequence[Weights]):
         return PackedMembers(len(range(self._length)[index]), chosen)
 
     @torch.no_grad()
-    def unpack_into(self, model: nn.Module, index: int) -> None:
+    def load_into(self, model: nn.Module, index: int) -> None:
         """Write one member into a model, tensor by tensor, so that no second model is in memory.
 
         Raises:
@@ -142,7 +203,7 @@ class PackedMembers(Sequence[Weights]):
         """Return the members with small tensors of each replaced; quantized matrices and filters stay.
 
         Args:
-            fresh: For each member, the tensors that have new values.
+            fresh: Tensors with new values, for each member.
         """
         replaced = {
             name: _pack_as_before(old, [weights[name] for weights in fresh])
@@ -150,6 +211,51 @@ class PackedMembers(Sequence[Weights]):
             if name in fresh[0] and not (old.is_quantized and len(old.shape) >= 2)
         }
         return PackedMembers(self._length, self.tensors | replaced)
+
+    def write(self, path: Path, record: EnsembleRecord, *, deflated: bool | None = None) -> None:
+        """Write the members and their record to a folder, replacing the ensemble there in the last step.
+
+        Args:
+            path: The folder.
+            record: Attributes of the ensemble.
+            deflated: Whether the file is deflated. It then takes fewer bytes, and is read into memory whole;
+                any other file is mapped. If None, members with components are deflated if that is smaller.
+        """
+        content = self._content(deflated)
+        entry = write_file(path, KIND, content.tensors, content.metadata)
+        commit_manifest(path, self._manifest(record, entry, content), [entry])
+
+    def file_bytes(self, record: EnsembleRecord) -> int:
+        """Return the size of all files that `write` makes, without making one."""
+        content = self._content(None)
+        entry = describe_file(KIND, content.tensors, content.metadata)
+        return total_bytes(self._manifest(record, entry, content), [entry])
+
+    def _content(self, deflated: bool | None) -> "FileContent":
+        if deflated is not None or not self.has_components:
+            return FileContent.of(self, deflated=bool(deflated))
+        both = (FileContent.of(self, deflated=deflated) for deflated in (True, False))
+        return min(both, key=lambda content: content.nbytes)
+
+    def _manifest(self, record: EnsembleRecord, entry: FileEntry, content: "FileContent") -> dict[str, Any]:
+        version = VERSION if content.deflated else 2 if self.has_components else 1
+        return record.to_manifest(FORMAT, version, {"iterations": list(record.iterations)}, asdict(entry))
+
+
+def require_packed(members: Sequence[Weights], what: str) -> PackedMembers:
+    """Return packed members with their type, or raise a ValueError that names what needs them."""
+    if not isinstance(members, PackedMembers):
+        raise InvalidValueError(f"{what} needs packed members; compress the ensemble first")
+    return members
+
+
+def as_packed(members: Sequence[Weights]) -> PackedMembers:
+    """Return packed members as they are, and others with every tensor in its own type."""
+    if isinstance(members, PackedMembers):
+        return members
+    whole = list(members)
+    tensors = {name: pack_as_is([member[name] for member in whole], 32) for name in whole[0]}
+    return PackedMembers(len(whole), tensors)
 
 
 def pack_as_is(tensors: Sequence[Tensor], bits: int) -> PackedTensor:
@@ -223,3 +329,281 @@ def _own(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _is_narrowed(tensor: PackedTensor) -> bool:
     return any(isinstance(part, Tensor) and part.dtype != tensor.dtype for part in tensor.each)
+
+
+LAYOUT = "layout"  # the key of the file's metadata, or the name of a tensor in a deflated file
+
+Spec = str | list[int] | None
+"""How a part is stored: the name of its type, or its bits and group, or None for no part."""
+MixSpec = list[Spec]
+"""How components are stored: the type of the mix, and then each component."""
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """What is in a file.
+
+    Args:
+        tensors: Numbers of one kind lie in one tensor, a row a member, in the order of the layout: a header
+            for every small tensor would take more bytes than the tensor.
+        metadata: Of the file.
+        deflated: Whether each such tensor, and the layout, is a stream of fewer bytes.
+    """
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+    deflated: bool
+
+    @classmethod
+    def of(cls, members: PackedMembers, *, deflated: bool) -> "FileContent":
+        """Return the file of members."""
+        layout = [
+            [name, _type_name(t.dtype), list(t.shape), _spec(t.base), _spec_of_each(t)]
+            for name, t in members.tensors.items()
+        ]
+        packed = list(members.tensors.values())
+        split = _split_loosely if deflated else _split
+        tensors = _join("base", [[t.base] for t in packed if t.base is not None], split)
+        tensors |= _join("each", [t.each for t in packed if t.each and t.mix is None], split)
+        tensors |= _join("component", [[part] for t in packed if t.mix is not None for part in t.each], split)
+        tensors |= _join("mix", [t.mix.unbind() for t in packed if t.mix is not None], split)
+        if not deflated:
+            return cls(tensors, {LAYOUT: _compact_json(layout)}, deflated)
+        streams = {name: [_type_name(t.dtype), list(t.shape)] for name, t in tensors.items()}
+        about = deflate_text(_compact_json({"streams": streams, "tensors": layout}))
+        return cls(
+            {name: deflate(tensor) for name, tensor in tensors.items()} | {LAYOUT: about}, {}, deflated
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the file."""
+        return measure_parts(tensor_file(self.tensors, self.metadata))[0]
+
+    def members(self, file: Path, length: int) -> PackedMembers:
+        """Return the members.
+
+        Args:
+            file: Its path, for errors.
+            length: How many members it must have.
+
+        Raises:
+            StorageError: It does not hold what its layout says, or the layout says too little.
+        """
+        tensors = self.tensors
+        if self.deflated:
+            tensors, layout = _inflate_streams(file, dict(tensors))
+        elif not isinstance(layout := _read_json(file, self.metadata.get(LAYOUT, "")), list):
+            raise StorageError(f"{file} must list its tensors, found {type(layout).__name__}")
+        return _parse_members(file, _Streams(file, tensors, is_loose=self.deflated), layout, length)
+
+
+def _compact_json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _join(
+    name: str, parts: Sequence[Sequence[Stored]], split: Callable[[Stored], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """Return one tensor for each kind of numbers; entry [i][j] of the parts belongs to row j."""
+    rows: dict[str, list[Tensor]] = {}
+    for part in parts:
+        found = [split(stored) for stored in part]
+        for kind in found[0]:
+            rows.setdefault(f"{name}.{kind}", []).append(torch.stack([numbers[kind] for numbers in found]))
+    return {key: torch.cat(columns, dim=1) for key, columns in rows.items()}
+
+
+def _split(stored: Stored) -> dict[str, Tensor]:
+    if isinstance(stored, Quantized):
+        return {"codes": stored.codes, "steps": stored.steps}
+    return {_type_name(stored.dtype): stored.reshape(-1)}
+
+
+def _split_loosely(stored: Stored) -> dict[str, Tensor]:
+    """Return codes of each width apart, as they are not equally frequent, and steps."""
+    if isinstance(stored, Quantized):
+        codes = loosen(stored.codes, stored.bits, stored.count)
+        return {_codes_of(stored.bits): codes, "steps": stored.steps}
+    return _split(stored)
+
+
+def _codes_of(bits: int) -> str:
+    return f"codes of {bits} bits"
+
+
+def _spec(stored: Stored | None) -> Spec:
+    if isinstance(stored, Quantized):
+        return [stored.bits, stored.group]
+    return None if stored is None else _type_name(stored.dtype)
+
+
+def _spec_of_each(tensor: PackedTensor) -> Spec | MixSpec:
+    if tensor.mix is not None:
+        return [_spec(tensor.mix), *map(_spec, tensor.each)]
+    return _spec(tensor.each[0] if tensor.each else None)
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class _Streams:
+    """The joined tensors of a file, taken apart in the order in which they were joined."""
+
+    def __init__(self, file: Path, tensors: dict[str, Tensor], *, is_loose: bool):
+        self._file = file
+        self._tensors = tensors
+        self._is_loose = is_loose
+        self._taken: Counter[str] = Counter()
+
+    def take(self, name: str, rows: int, spec: Any, count: int) -> tuple[Stored, ...]:
+        match spec:
+            case None:
+                return ()
+            case str(kind) if kind in TYPES_BY_NAME:
+                return self._take(f"{name}.{kind}", rows, count, TYPES_BY_NAME[kind])
+            case [bits, group] if _is_count(bits) and _is_count(group) and 1 <= bits <= 8 and group >= 1:
+                codes = self._take_codes(name, rows, bits, count)
+                steps = self._take(f"{name}.steps", rows, count_groups(count, group), STEP_TYPE)
+                parts = zip(codes, steps, strict=True)
+                return tuple(Quantized(c, s, bits, group, count) for c, s in parts)
+        raise StorageError(f"{self._file} must say how tensors are stored, found {spec!r}")
+
+    def _take_codes(self, name: str, rows: int, bits: int, count: int) -> tuple[Tensor, ...]:
+        if not self._is_loose:
+            return self._take(f"{name}.codes", rows, packed_size(count, bits), torch.uint8)
+        found = self._take(f"{name}.{_codes_of(bits)}", rows, loose_size(count, bits), torch.uint8)
+        return tuple(tighten(codes, bits, count) for codes in found)
+
+    def require_nothing_left(self) -> None:
+        for name, tensor in self._tensors.items():
+            # What was never taken may have any shape.
+            if (found := tensor.shape[1] if tensor.ndim == 2 else list(tensor.shape)) != self._taken[name]:
+                raise StorageError(
+                    f"{self._file} must hold {self._taken[name]} numbers of {name}, found {found}"
+                )
+
+    def _take(self, name: str, rows: int, count: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        start = self._taken[name]
+        tensor = self._tensors.get(name)
+        found = list(tensor.shape) if tensor is not None else None
+        if tensor is None or tensor.ndim != 2 or len(tensor) != rows or tensor.shape[1] < start + count:
+            raise StorageError(f"{self._file} must hold {rows} rows of {name}, found {found}")
+        if tensor.dtype != dtype:
+            raise StorageError(f"{self._file} must hold {name} in {dtype}, found {tensor.dtype}")
+        self._taken[name] += count
+        return tensor[:, start : start + count].unbind()
+
+
+def _inflate_streams(file: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Any]]:
+    """Return the streams of a deflated file, and its layout."""
+    try:
+        about = inflate_text(tensors.pop(LAYOUT, torch.zeros(0)))
+    except DamagedStreamError as error:
+        raise StorageError(f"{file} must hold a layout in {error}") from None
+    match _read_json(file, about):
+        case {"streams": dict(streams), "tensors": [*layout]} if streams.keys() == tensors.keys():
+            return {name: _inflate(file, name, tensors[name], streams[name]) for name in streams}, layout
+    raise StorageError(f"{file} must list its streams, {', '.join(sorted(tensors))}, and its tensors")
+
+
+def _inflate(file: Path, name: str, stream: Tensor, spec: Any) -> Tensor:
+    match spec:
+        case [str(kind), [rows, columns]] if kind in TYPES_BY_NAME and _is_shape([rows, columns]):
+            try:
+                return inflate(stream, TYPES_BY_NAME[kind], (rows, columns))
+            except DamagedStreamError as error:
+                raise StorageError(f"{file} must hold of {name} {error}") from None
+    raise StorageError(f"{file} must give the type and shape of {name}, found {spec!r}")
+
+
+def _parse_members(file: Path, streams: _Streams, layout: list[Any], length: int) -> PackedMembers:
+    packed: dict[str, PackedTensor] = {}
+    for row in layout:
+        match row:
+            case [str(name), str(dtype), [*shape], base_spec, each_spec] if (
+                dtype in TYPES_BY_NAME and _is_shape(shape) and (base_spec, each_spec) != (None, None)
+            ):
+                base = streams.take("base", 1, base_spec, prod(shape))
+                each, mix = _take_each(streams, length, each_spec, prod(shape))
+                own = TYPES_BY_NAME[dtype]
+                packed[name] = PackedTensor(tuple(shape), own, base[0] if base else None, each, mix)
+            case _:
+                raise StorageError(f"{file} must give each tensor's name, type and shape, found {row!r}")
+    streams.require_nothing_left()
+    return PackedMembers(length, packed)
+
+
+def _is_shape(sizes: list[Any]) -> bool:
+    """Return whether a tensor can have such sizes; torch multiplies them, those of 0 counted as 1."""
+    return all(map(_is_count, sizes)) and prod(max(1, size) for size in sizes) <= LARGEST_INT
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= LARGEST_INT  # True is an int to Python, but not to torch
+
+
+def _take_each(
+    streams: _Streams, length: int, spec: Any, count: int
+) -> tuple[tuple[Stored, ...], Tensor | None]:
+    """Return what members add, or components and their mix."""
+    match spec:
+        # Members may be fewer than components: some of the ensemble's may have been left out.
+        case ["float16" as kind, *components] if components and None not in components:
+            parts = tuple(streams.take("component", 1, component, count)[0] for component in components)
+            rows = streams.take("mix", length, kind, len(components))
+            return parts, torch.stack([row for row in rows if isinstance(row, Tensor)])
+    return streams.take("each", length, spec, count), None
+
+
+def _read_json(file: Path, text: str) -> Any:
+    try:
+        return parse_json(text)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"{file} must hold a layout in JSON, but {error}") from None
+
+
+FORMAT = "pfge-packed-ensemble"
+VERSION = 3
+"""Version of deflated folders. Others have version 2 if they have components, and 1 if they do not."""
+KIND = "packed"  # the start of the file's name
+
+
+def read_ensemble(path: Path, *, in_memory: bool = False) -> tuple[Members | list[Weights], EnsembleRecord]:
+    """Check a folder whole, packed or not, and return its members and its record.
+
+    Args:
+        path: The folder.
+        in_memory: Whether to copy all members into memory, so that nothing depends on the files later.
+            Otherwise each member is read from disk, or from a mapped file, when it is needed.
+
+    Raises:
+        StorageError: A file is missing, damaged or foreign; the message gives the file, the expected value
+            and the one that was found.
+    """
+    manifest = read_manifest(path)
+    if manifest.get("format") == FORMAT:
+        return _read_packed(path, manifest, in_memory=in_memory)
+    folder = EnsembleFolder.open(path, manifest)
+    return folder.members_in_memory() if in_memory else folder.members(), folder.record
+
+
+def _read_packed(
+    path: Path, manifest: dict[str, Any], *, in_memory: bool
+) -> tuple[PackedMembers, EnsembleRecord]:
+    file = path / MANIFEST
+    version = found if (found := manifest.get("version")) in (1, 2) else VERSION
+    require_format(file, manifest, FORMAT, version)
+    iterations = manifest.get("iterations")
+    if not isinstance(iterations, list) or not iterations or not all(map(is_iteration, iterations)):
+        raise StorageError(f"{file} must give the iteration of each member, at least one, in `iterations`")
+    require_few_members(file, len(iterations))
+    entry = FileEntry.parse(file, manifest)
+    if in_memory:
+        tensors, metadata = read_verified(path, entry, "its members")
+    else:
+        tensors, metadata = read_tensors(verify_file(path, entry, "its members"))
+    content = FileContent(tensors, metadata, deflated=version == VERSION)
+    members = content.members(path / entry.file, len(iterations))
+    return members, EnsembleRecord.from_manifest(file, manifest, iterations)

@@ -440,7 +440,7 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
         ),  # FGE* is there
         ("pfge.lab.evaluation.record.append_row", lambda *call: call[1].method == "PFGE"),
         (
-            "pfge.storage.manifest.write_json",
+            "pfge.storage.ensemble_folder.write_json",
             lambda *call: call[0].parts[-3:-1] == ("ensembles", "SWAG"),
         ),
         ("pfge.collectors.stores.Path.rename", lambda *call: call[0].parts[-2:] == ("members", "FGE")),

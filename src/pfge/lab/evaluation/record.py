@@ -15,7 +15,6 @@ from pfge.methods import TrainingPlan, is_starred, known_rows, starred
 from pfge.metrics.scores import ExampleScores
 from pfge.storage.files import make_folder, write_recorded
 from pfge.tasks import Task
-from pfge.tasks.manifest import task_to_manifest
 
 OfMembers = Mapping[str, list[dict[str, float]]]
 """For each part of the data, the metrics of each member or of the first few pooled."""
@@ -47,8 +46,7 @@ def save_collected(
     if store.iterations and not is_starred(row):
         # Written and checked as they were made: their folder only takes its final name.
         session.engine.wait_for_all()  # the folder is not moved before all have opened it
-        task = task_to_manifest(raw.task)
-        session.engine.on_rank_zero(lambda: store.save(model=raw.model, task=task, usage=raw.usage))
+        session.engine.on_rank_zero(lambda: store.save(raw.record))
         if session.engine.is_first:  # it wrote the files itself, and need not read them to check them
             about = {"method": raw.method, "iterations": raw.iterations}
             session.written[session.folder.ensemble(seed, row)] = session.make_ensemble(

@@ -24,8 +24,8 @@ from pfge.lab.session import Session, open_run
 from pfge.lab.training.resumable import fit_resumable, trace
 from pfge.methods import METHODS, find_reference, reference_first
 from pfge.storage.checkpoint import save_checkpoint
+from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError, make_folder
-from pfge.storage.manifest import MANIFEST
 from pfge.weights import Weights, load_weights, trained_names, view_weights
 
 

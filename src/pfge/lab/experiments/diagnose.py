@@ -21,8 +21,8 @@ from pfge.methods import TrainingPlan, find_reference, schedule_of
 from pfge.metrics.scores import Scores, score_examples
 from pfge.metrics.uncertainty import disagreement
 from pfge.prediction import MemberPool
+from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import StorageError
-from pfge.storage.manifest import MANIFEST
 from pfge.tasks import Task
 from pfge.tasks.classification import require_classification
 from pfge.weights import Weights, buffer_names, distance, interpolate, is_averaged

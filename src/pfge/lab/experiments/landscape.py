@@ -16,9 +16,8 @@ from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, Method, find_reference
 from pfge.storage.checkpoint import load_checkpoint
-from pfge.storage.ensemble_folder import LazyMembers
+from pfge.storage.ensemble_folder import MANIFEST, LazyMembers
 from pfge.storage.files import StorageError
-from pfge.storage.manifest import MANIFEST
 from pfge.weights import Weights, trained_names
 
 MARGIN = 0.25

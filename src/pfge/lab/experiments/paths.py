@@ -26,8 +26,8 @@ from pfge.methods import Method, TrainingPlan, make_collector
 from pfge.rounding import is_lower, lowest_first
 from pfge.schedules import Schedule
 from pfge.storage.checkpoint import save_checkpoint
-from pfge.storage.ensemble_folder import EnsembleFolder, LazyMembers
-from pfge.storage.manifest import MANIFEST
+from pfge.storage.ensemble_folder import MANIFEST, EnsembleFolder, LazyMembers
+from pfge.storage.record import EnsembleRecord
 from pfge.trajectory import Trajectory
 from pfge.weights import Weights, interpolate, load_weights
 
@@ -248,7 +248,7 @@ def train_period(session: Session, seed: int, setting: TrainingPlan, method: Met
     work = f"seed {seed}: {method.name}, period {number}"
     training = Training(work, seed, number * setting.period, folder / checkpoint)
     train_resumable(session, trajectory, session.batches(seed, STREAM), training)
-    session.engine.on_rank_zero(lambda: store.save(model=None, task=None, usage=session.usage))
+    session.engine.on_rank_zero(lambda: store.save(EnsembleRecord(input_spec=session.input_spec)))
 
 
 def join_periods(session: Session, seed: int, setting: TrainingPlan, method: Method) -> None:

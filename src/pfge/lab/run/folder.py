@@ -22,6 +22,7 @@ from pfge.lab.config.toml import differences, load_experiment, seal_toml, to_tom
 from pfge.lab.run.result_lines import forget_lines, record_of
 from pfge.lab.run.trust import load_run_config
 from pfge.methods import START, base_of, is_starred
+from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import (
     StorageError,
     checksum,
@@ -34,7 +35,6 @@ from pfge.storage.files import (
     write_json,
     write_text,
 )
-from pfge.storage.manifest import MANIFEST
 from pfge.weights import Weights
 
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)

@@ -4,15 +4,16 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pfge.lab.config.toml import is_sealed_toml, load_experiment
 from pfge.lab.run.folder import CONFIG, LOCK
 from pfge.lab.run.result_lines import read_rows, unsealed_lines
 from pfge.lab.run.result_lines import record_of as record_of_lines
 from pfge.lab.run.results import ComparisonRow, ConnectivityRow, FormatRow, ResultRow
-from pfge.packed.saved_ensemble import SavedEnsemble
+from pfge.packed import read_ensemble
 from pfge.storage import load_checkpoint
+from pfge.storage.ensemble_folder import ADAPTERS, MANIFEST, named_files, read_manifest, verify_file
 from pfge.storage.files import (
     SUFFIX,
     StorageError,
@@ -25,7 +26,6 @@ from pfge.storage.files import (
     record_of,
     require_as_recorded,
 )
-from pfge.storage.manifest import ADAPTERS, MANIFEST, FileEntry, is_inside, read_manifest, verify_file
 
 OLDER = "it states no SHA-256, as files of older versions of pfge"
 FOREIGN = "no SHA-256 of it is kept"
@@ -161,7 +161,7 @@ def _check_ensemble(folder: Path) -> Iterator[CheckedFile]:
         return
     if all(file.state == "whole" for file in files) and _is_read_here(folder):
         try:
-            SavedEnsemble.read(folder)
+            read_ensemble(folder)
         except Exception as error:
             manifest = CheckedFile(folder / MANIFEST, "damaged", _reason(error))
     yield manifest
@@ -169,30 +169,13 @@ def _check_ensemble(folder: Path) -> Iterator[CheckedFile]:
 
 
 def _check_entries(folder: Path) -> Iterator[CheckedFile]:
-    manifest = read_manifest(folder)
-    members = manifest.get("members")
-    done: set[Path] = set()  # a file that is named many times is checked once
-    for entry in (manifest, manifest.get("shared"), *(members if isinstance(members, list) else ())):
-        match entry:
-            case {"file": str(file), "bytes": int(size), "sha256": str(digest)} if is_inside(file):
-                place = _place(folder, entry)
-                if place / file in done:
-                    continue
-                done.add(place / file)
-                try:
-                    verify_file(place, FileEntry(file=file, bytes=size, sha256=digest), "one of its files")
-                except (ValueError, OSError) as error:
-                    yield CheckedFile(place / file, "damaged", str(error))
-                else:
-                    yield CheckedFile(place / file, "whole")
-
-
-def _place(folder: Path, entry: dict[str, Any]) -> Path:
-    """Return where the file of an entry lies: adapters have a folder each."""
-    match entry.get("folder"):
-        case str(name) if is_inside(name):
-            return folder / name
-    return folder
+    for place, entry in named_files(folder, read_manifest(folder)):
+        try:
+            verify_file(place, entry, "one of its files")
+        except (ValueError, OSError) as error:
+            yield CheckedFile(place / entry.file, "damaged", str(error))
+        else:
+            yield CheckedFile(place / entry.file, "whole")
 
 
 def _is_read_here(folder: Path) -> bool:
