@@ -68,7 +68,7 @@ def measure_time(members: int, images: int) -> tuple[float, float]:
             yield member
             whole.append(forward[-1] + time.perf_counter() - given)
 
-    evaluate(ensemble, predictions(), data.labels, last=4, fit_temperatures=True)
+    evaluate(ensemble, predictions(), data.labels, last=4, fit=True)
     return median(w / f for w, f in zip(whole, forward, strict=True)), median(forward)
 
 
@@ -108,7 +108,7 @@ def evaluate_made(members: int, batches: int, images: int) -> None:
     # Mostly what the first member predicts, so that temperatures exist.
     targets = torch.cat([x @ weights[0]["weight"].T for x in inputs]).argmax(dim=1)
     targets[::3] = 0
-    evaluate(ensemble, ensemble.predict_each(inputs), targets, last=2, fit_temperatures=True)
+    evaluate(ensemble, ensemble.predict_each(inputs), targets, last=2, fit=True)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 

@@ -7,7 +7,7 @@ from sklearn.metrics import accuracy_score
 from torch import Tensor
 
 from pfge.metrics import disagreement, kl_divergence, mutual_information, predictive_entropy
-from pfge.metrics.uncertainty import MemberSpread
+from pfge.metrics.uncertainty import ClassDiversity
 
 
 def random_members(members: int = 4, examples: int = 30, classes: int = 3) -> Tensor:
@@ -75,7 +75,7 @@ def test_members_may_come_one_at_a_time() -> None:
 
 def test_a_member_of_weight_two_is_that_member_twice() -> None:
     one, other = random_members(2)
-    weighted = MemberSpread()
+    weighted = ClassDiversity()
     weighted.add(one, 2.0)
     weighted.add(other)
     found = weighted.mutual_information((2 * one + other) / 3)

@@ -43,7 +43,7 @@ class Fractions(Task):
     def pool(self) -> MeanPool:
         return MeanPool()
 
-    def spread(self) -> Range:
+    def diversity(self) -> Range:
         return Range()
 
     def score(self, predictions: Tensor, targets: Tensor) -> Scores:

@@ -135,13 +135,13 @@ def test_a_model_that_gives_all_tokens_the_same_probability_has_their_number_as_
 
 def test_members_differ_only_where_a_next_token_counts() -> None:
     members = LOGITS.softmax(dim=2), LOGITS.flip(2).softmax(dim=2)
-    spread, rows = TASK.spread_at(TOKENS), Classification().spread()
+    diversity, rows = TASK.diversity_at(TOKENS), Classification().diversity()
     for member in members:
-        spread.add(member)
+        diversity.add(member)
         rows.add(member[:, :-1].flatten(0, 1)[TOKENS[:, 1:].flatten() >= 0])
     pooled = sum(members) / 2
     of_rows = pooled[:, :-1].flatten(0, 1)[TOKENS[:, 1:].flatten() >= 0]
-    assert spread.metrics(pooled) == pytest.approx(rows.metrics(of_rows))
+    assert diversity.metrics(pooled) == pytest.approx(rows.metrics(of_rows))
 
 
 def test_a_temperature_is_that_of_the_rows_and_their_next_tokens() -> None:

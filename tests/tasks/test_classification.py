@@ -204,7 +204,7 @@ def test_divergence_and_spread_of_masks_are_means_over_pixels() -> None:
     one, two = TASK.predictions(MASKS), TASK.predictions(MASKS.flip(0))
     rows = [p.movedim(1, -1).flatten(0, 2) for p in (one, two)]
     assert TASK.divergence(one, two) == pytest.approx(TASK.divergence(*rows))
-    dense, flat = TASK.spread(), TASK.spread()
+    dense, flat = TASK.diversity(), TASK.diversity()
     for mask, row in zip((one, two), rows, strict=True):
         dense.add(mask)
         flat.add(row)
@@ -323,7 +323,7 @@ def test_targets_that_are_bytes_are_compared_as_numbers() -> None:
     assert task.summarize(scores)["nll"] == pytest.approx(math.log(256))
     valid = task.calibration_sample(probabilities, targets)[1]
     assert sorted(valid.tolist()) == [0, 1, 119, 156, 156, 255]
-    spread = task.spread_at(targets)
-    spread.add(probabilities)
-    spread.add(probabilities)
-    assert spread.metrics(probabilities)["disagreement"] == 0
+    diversity = task.diversity_at(targets)
+    diversity.add(probabilities)
+    diversity.add(probabilities)
+    assert diversity.metrics(probabilities)["disagreement"] == 0

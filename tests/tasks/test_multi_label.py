@@ -84,10 +84,10 @@ def test_divergence_and_spread_are_means_over_labels() -> None:
     kl = one * (one / two).log() + (1 - one) * ((1 - one) / (1 - two)).log()
     assert TASK.divergence(one, two) == pytest.approx(kl.mean().item())
     assert TASK.divergence(one, one) == 0
-    spread = TASK.spread()
-    spread.add(one)
-    spread.add(two)
-    found = spread.metrics((one + two) / 2)
+    diversity = TASK.diversity()
+    diversity.add(one)
+    diversity.add(two)
+    found = diversity.metrics((one + two) / 2)
     assert found["disagreement"] == pytest.approx(((one > 0.5) != (two > 0.5)).double().mean().item())
 
 

@@ -41,11 +41,11 @@ def test_mean_and_variance_count_members_by_their_weights() -> None:
 
 
 def test_the_spread_is_the_mean_variance_over_entries() -> None:
-    spread = TASK.spread()
+    diversity = TASK.diversity()
     for member in OUTPUTS:
-        spread.add(member)
+        diversity.add(member)
     expected = OUTPUTS.double().var(0, correction=0).mean().item()
-    assert spread.metrics(OUTPUTS.mean(0)) == {"variance": pytest.approx(expected)}
+    assert diversity.metrics(OUTPUTS.mean(0)) == {"variance": pytest.approx(expected)}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])

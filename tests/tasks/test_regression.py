@@ -129,11 +129,11 @@ def test_the_divergence_is_that_of_normal_distributions() -> None:
 
 
 def test_the_spread_is_the_variance_of_the_means() -> None:
-    spread = PREDICTED.spread()
-    spread.add(PREDICTED.predictions(OUTPUTS))
-    assert spread.metrics(torch.zeros(())) == {}
-    spread.add(PREDICTED.predictions(OUTPUTS + 2))
-    assert spread.metrics(torch.zeros(())) == {"variance_of_means": pytest.approx(1)}
+    diversity = PREDICTED.diversity()
+    diversity.add(PREDICTED.predictions(OUTPUTS))
+    assert diversity.metrics(torch.zeros(())) == {}
+    diversity.add(PREDICTED.predictions(OUTPUTS + 2))
+    assert diversity.metrics(torch.zeros(())) == {"variance_of_means": pytest.approx(1)}
 
 
 @pytest.mark.parametrize(

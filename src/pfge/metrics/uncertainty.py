@@ -31,7 +31,7 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
     return terms.sum(dim=1)
 
 
-class MemberSpread:
+class ClassDiversity:
     """What members disagree about, from one member's probabilities [N, C] at a time.
 
     Args:
@@ -129,11 +129,11 @@ def mutual_information(members: Iterable[Tensor]) -> Tensor:
         >>> mutual_information(members)
         tensor([0.6931, 0.0000], dtype=torch.float64)
     """
-    spread, total = MemberSpread(), torch.zeros(())
+    diversity, total = ClassDiversity(), torch.zeros(())
     for member in members:
-        spread.add(member)
+        diversity.add(member)
         total = total + widen(member)
-    return spread.mutual_information(total / max(spread.members, 1))
+    return diversity.mutual_information(total / max(diversity.members, 1))
 
 
 def disagreement(members: Iterable[Tensor]) -> float:
@@ -155,10 +155,10 @@ def disagreement(members: Iterable[Tensor]) -> float:
         >>> round(disagreement([one, one, other]), 4)
         0.3333
     """
-    spread = MemberSpread()
+    diversity = ClassDiversity()
     for member in members:
-        spread.add(member)
-    return spread.disagreement()
+        diversity.add(member)
+    return diversity.disagreement()
 
 
 def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:

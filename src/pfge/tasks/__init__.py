@@ -1,6 +1,6 @@
 """What outputs, targets and pooling mean: a task for each kind of problem."""
 
-from pfge.tasks.base import MeanPool, MemberVariance, Metric, MixturePool, Pool, Spread, Task
+from pfge.tasks.base import DiversityAccumulator, MeanPool, MemberVariance, Metric, MixturePool, Pool, Task
 from pfge.tasks.causal_lm import CausalLM
 from pfge.tasks.classification import Classification
 from pfge.tasks.multi_label import MultiLabel
@@ -10,6 +10,7 @@ from pfge.tasks.regression import Regression
 __all__ = [
     "CausalLM",
     "Classification",
+    "DiversityAccumulator",
     "MeanPool",
     "MemberVariance",
     "Metric",
@@ -18,6 +19,5 @@ __all__ = [
     "Pool",
     "Raw",
     "Regression",
-    "Spread",
     "Task",
 ]

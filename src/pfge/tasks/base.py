@@ -280,7 +280,7 @@ class Pool(Protocol):
         """Return the pooled predictions, in the precision that they are summed in."""
 
 
-class Spread(Protocol):
+class DiversityAccumulator(Protocol):
     """How much members differ, from one member's predictions at a time.
 
     A member's weight is the one that it has in the pool; numbers that compare pairs of members may leave it
@@ -289,10 +289,10 @@ class Spread(Protocol):
     Example:
         >>> import torch
         >>> from pfge.tasks import Classification
-        >>> spread = Classification().spread()
-        >>> spread.add(torch.tensor([[1.0, 0.0]]))
-        >>> spread.add(torch.tensor([[0.0, 1.0]]))
-        >>> spread.metrics(torch.tensor([[0.5, 0.5]]))
+        >>> diversity = Classification().diversity()
+        >>> diversity.add(torch.tensor([[1.0, 0.0]]))
+        >>> diversity.add(torch.tensor([[0.0, 1.0]]))
+        >>> diversity.metrics(torch.tensor([[0.5, 0.5]]))
         {'mutual_information': 0.6931471805599453, 'disagreement': 1.0}
     """
 
@@ -384,12 +384,12 @@ class Task(ABC):
         """Return an empty pool of members' predictions."""
 
     @abstractmethod
-    def spread(self) -> Spread:
+    def diversity(self) -> DiversityAccumulator:
         """Return an accumulator of how much members' predictions differ."""
 
-    def spread_at(self, targets: Tensor) -> Spread:  # noqa: ARG002
+    def diversity_at(self, targets: Tensor) -> DiversityAccumulator:  # noqa: ARG002
         """Return an accumulator of how much predictions differ where targets count: here everywhere."""
-        return self.spread()
+        return self.diversity()
 
     @abstractmethod
     def score(self, predictions: Tensor, targets: Tensor) -> ExampleScores:

@@ -10,7 +10,7 @@ from torch import Tensor
 from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt
 from pfge.metrics.position_scores import PositionScores, score_positions
-from pfge.metrics.uncertainty import MemberSpread
+from pfge.metrics.uncertainty import ClassDiversity
 from pfge.tasks.base import Metric, Task
 from pfge.tasks.classification import Classification, tokens_of
 
@@ -101,9 +101,9 @@ class CausalLM(Classification):
             raise InvalidValueError(f"{self} takes logits [N, T, C], got {list(outputs.shape)}")
         return super().predictions(outputs)
 
-    def spread_at(self, targets: Tensor) -> MemberSpread:
+    def diversity_at(self, targets: Tensor) -> ClassDiversity:
         """Return the accumulator of positions whose next token is not ignored."""
-        return super().spread_at(self._next(targets))
+        return super().diversity_at(self._next(targets))
 
     def score(self, predictions: Tensor, targets: Tensor) -> PositionScores:
         """Return the scores of each text; sums over its next tokens."""

@@ -15,7 +15,7 @@ from pfge.errors import InvalidValueError
 from pfge.forward import TargetsAt, has_entries, inputs_of
 from pfge.metrics.position_scores import PositionScores, mark_valid, require_positions, score_positions
 from pfge.metrics.scores import ExampleScores, Scores, score_examples
-from pfge.metrics.uncertainty import MemberSpread, kl_divergence, kl_loss
+from pfge.metrics.uncertainty import ClassDiversity, kl_divergence, kl_loss
 from pfge.tasks.base import MeanPool, Metric, Task, sum_type
 
 SAMPLED = 256
@@ -234,16 +234,16 @@ class Classification(Task):
         """Return an empty pool: the mean of members' probabilities."""
         return MeanPool()
 
-    def spread(self) -> MemberSpread:
+    def diversity(self) -> ClassDiversity:
         """Return an accumulator of mutual information and disagreement, means over positions."""
-        return MemberSpread(self._rows)
+        return ClassDiversity(self._rows)
 
-    def spread_at(self, targets: Tensor) -> MemberSpread:
+    def diversity_at(self, targets: Tensor) -> ClassDiversity:
         """Return the accumulator of positions whose targets are not ignored."""
         if self.ignore_index is None:
-            return self.spread()
+            return self.diversity()
         counted = (targets.long() != self.ignore_index).reshape(-1)
-        return MemberSpread(lambda predictions: self._rows(predictions)[counted.to(predictions.device)])
+        return ClassDiversity(lambda predictions: self._rows(predictions)[counted.to(predictions.device)])
 
     def score(self, predictions: Tensor, targets: Tensor) -> ExampleScores:
         """Return the scores of each example; sums over its positions if it has positions."""

@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from pfge.calibration import Calibration, fit_label_temperatures, scale_label_probabilities
 from pfge.errors import InvalidValueError
 from pfge.metrics.label_scores import LabelScores, score_labels
-from pfge.metrics.uncertainty import MemberSpread, kl_divergence, kl_loss
+from pfge.metrics.uncertainty import ClassDiversity, kl_divergence, kl_loss
 from pfge.tasks.base import MeanPool, Metric, Task, sum_type
 
 
@@ -91,9 +91,9 @@ class MultiLabel(Task):
         """Return an empty pool: the mean of members' probabilities."""
         return MeanPool()
 
-    def spread(self) -> MemberSpread:
+    def diversity(self) -> ClassDiversity:
         """Return an accumulator of mutual information and disagreement, means over labels."""
-        return MemberSpread(_yes_and_no)
+        return ClassDiversity(_yes_and_no)
 
     def score(self, predictions: Tensor, targets: Tensor) -> LabelScores:
         """Return the scores of each example."""

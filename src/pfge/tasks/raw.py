@@ -17,11 +17,11 @@ from pfge.tasks.base import MeanPool, MemberVariance, Metric, Task
 class Raw(Task):
     """Outputs of any shape [N, ...], taken as they are: no softmax, and no calibration.
 
-    The pooled prediction is the mean of the members' outputs, in their own type. `spread` gives the variance
-    over members, the mean over all entries, and `Ensemble.predict_variance` that of each entry. Targets have
-    the shape of the outputs; the loss and the only metric is the mean squared error. The divergence, by
-    which `compress` measures what it loses, is half the mean squared difference: the KL divergence of
-    normal distributions with the variance 1, in the unit of the outputs.
+    The pooled prediction is the mean of the members' outputs, in their own type. `diversity` gives the mean
+    variance over members, and `Ensemble.predict_variance` the variance of each entry. Targets have the shape
+    of the outputs; the loss and the only metric is the mean squared error. `compress` measures its loss by
+    the divergence, which is half the mean squared difference: the KL divergence of normal distributions with
+    the variance 1, in the unit of the outputs.
 
     Example:
         Two members embed an example as (1, 2) and (3, 2):
@@ -29,13 +29,13 @@ class Raw(Task):
         >>> import torch
         >>> from pfge.tasks import Raw
         >>> task = Raw()
-        >>> pool, spread = task.pool(), task.spread()
+        >>> pool, diversity = task.pool(), task.diversity()
         >>> for member in (torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 2.0]])):
         ...     pool.add(member)
-        ...     spread.add(member)
+        ...     diversity.add(member)
         >>> pool.result()
         tensor([[2., 2.]], dtype=torch.float64)
-        >>> spread.metrics(pool.result())  # 1 of the first entry, 0 of the second
+        >>> diversity.metrics(pool.result())  # 1 of the first entry, 0 of the second
         {'variance': 0.5}
         >>> task.summarize(task.score(pool.result(), torch.tensor([[2.0, 4.0]])))
         {'mse': 2.0}
@@ -81,7 +81,7 @@ class Raw(Task):
         """Return an empty pool: the mean of members' outputs."""
         return MeanPool()
 
-    def spread(self) -> MemberVariance:
+    def diversity(self) -> MemberVariance:
         """Return an accumulator of the variance over members."""
         return MemberVariance()
 

@@ -133,7 +133,7 @@ class Regression(Task):
         """Return an empty pool: mean and variance of the mixture of members."""
         return MixturePool()
 
-    def spread(self) -> MemberVariance:
+    def diversity(self) -> MemberVariance:
         """Return an accumulator of how much members' means differ."""
         return MemberVariance("variance_of_means", lambda predictions: predictions[..., 0])
 

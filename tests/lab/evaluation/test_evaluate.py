@@ -12,9 +12,9 @@ from pfge import Ensemble, Weights
 from pfge.lab.config.settings import EngineSettings
 from pfge.lab.data import ImageSet, Normalization, evaluation_batches
 from pfge.lab.engine import Engine
-from pfge.lab.evaluation.evaluate import Evaluation, evaluate, predict
+from pfge.lab.evaluation.evaluate import Evaluation, Fitted, evaluate, predict
 from pfge.lab.run.progress import Reporter
-from pfge.metrics import Scores, disagreement, mutual_information
+from pfge.metrics import ExampleScores, Scores, disagreement, mutual_information, score_examples
 from pfge.tasks import Classification
 from pfge.weights import view_weights
 from tests.lab.data.made import random_images
@@ -63,6 +63,11 @@ def metrics_by_hand(probabilities: Tensor, labels: Tensor = DATA.labels) -> dict
     }
 
 
+def assert_scores(found: ExampleScores, probabilities: Tensor) -> None:
+    expected = score_examples(probabilities, DATA.labels).tensors
+    torch.testing.assert_close(found.tensors, expected, rtol=1e-5, atol=1e-6)
+
+
 def ece_by_hand(probabilities: Tensor, labels: Tensor) -> float:
     confidence, predicted = probabilities.max(1)
     error = 0.0
@@ -93,7 +98,7 @@ def evaluated(
 
 def test_the_members_are_pooled_by_their_probabilities() -> None:
     pooled = torch.stack([by_hand(weights) for weights in MEMBERS]).mean(0)
-    torch.testing.assert_close(evaluated().pooled.predictions, pooled.double(), rtol=1e-5, atol=1e-6)
+    assert_scores(evaluated().pooled.scores, pooled)
     assert some(evaluated().growing[-1]) == metrics_by_hand(pooled)
 
 
@@ -113,7 +118,7 @@ def test_the_last_members_are_pooled_by_themselves(last: int) -> None:
     pooled = torch.stack([by_hand(weights) for weights in MEMBERS[-last:]]).mean(0)
     found = evaluated(last=last).last
     assert found is not None
-    torch.testing.assert_close(found.predictions, pooled.double(), rtol=1e-5, atol=1e-6)
+    assert_scores(found.scores, pooled)
 
 
 def test_without_being_asked_the_last_members_are_not_pooled() -> None:
@@ -123,19 +128,27 @@ def test_without_being_asked_the_last_members_are_not_pooled() -> None:
 def test_members_are_also_pooled_each_at_its_own_temperature() -> None:
     temperatures = [0.5, 1.0, 2.0, 4.0]
     scaled = [(by_hand(w).log() / t).softmax(dim=1) for w, t in zip(MEMBERS, temperatures, strict=True)]
-    found = evaluated(member_temperatures=temperatures, last=2)
-    torch.testing.assert_close(found.pooled.at_temperatures, torch.stack(scaled).mean(0))
+    found = evaluated(fitted=Fitted(temperatures), last=2)
+    assert_scores(found.pooled.require_calibrated().of_members, torch.stack(scaled).mean(0))
     assert found.last is not None
-    torch.testing.assert_close(found.last.at_temperatures, torch.stack(scaled[2:]).mean(0))
+    assert_scores(found.last.require_calibrated().of_members, torch.stack(scaled[2:]).mean(0))
     pooled = torch.stack([by_hand(weights) for weights in MEMBERS]).mean(0)
-    torch.testing.assert_close(found.pooled.predictions, pooled.double(), rtol=1e-5, atol=1e-6)
+    assert_scores(found.pooled.scores, pooled)
+
+
+def test_calibrated_scores_are_those_at_the_temperature_of_the_pooled_prediction() -> None:
+    found = evaluated(fitted=Fitted([1.0] * 4, pooled=2.0, last=0.5), last=2)
+    each = torch.stack([by_hand(weights) for weights in MEMBERS]).double()
+    assert found.last is not None
+    for pool, mean, temperature in ((found.pooled, each.mean(0), 2.0), (found.last, each[2:].mean(0), 0.5)):
+        assert_scores(pool.require_calibrated().scores, (mean.log() / temperature).softmax(dim=1))
 
 
 def test_fitted_temperatures_are_those_that_minimize_each_members_own_nll() -> None:
     chosen = (torch.arange(len(DATA)) % 4 == 0).long()  # mostly what it predicts, and not always
     for weights in MEMBERS:
         targets = by_hand(weights).topk(2).indices[torch.arange(len(DATA)), chosen]
-        (fitted,) = evaluated([weights], fit_temperatures=True, targets=targets).member_temperatures
+        (fitted,) = evaluated([weights], fit=True, targets=targets).member_temperatures
         logits = by_hand(weights).double().log()
 
         def nll(temperature: float, logits: Tensor = logits, targets: Tensor = targets) -> float:
@@ -147,7 +160,7 @@ def test_fitted_temperatures_are_those_that_minimize_each_members_own_nll() -> N
 def test_without_temperatures_all_are_1() -> None:
     found = evaluated()
     assert found.member_temperatures == [1.0] * 4
-    torch.testing.assert_close(found.pooled.at_temperatures.double(), found.pooled.predictions)
+    assert found.pooled.calibrated is None
 
 
 @pytest.mark.parametrize("batch_size", [1, 23, 100])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pfge import Ensemble
+from pfge.errors import PfgeError
 from pfge.lab.evaluation.evaluate import (
     Evaluation,
     PooledScores,
@@ -53,19 +54,19 @@ def whole(ensemble: Ensemble, batches: list[tuple[Tensor, Tensor]], **options: A
     return evaluate(ensemble, ensemble.predict_each(batches), targets_of(batches), **options)
 
 
-def metrics(found: PooledScores, temperature: Any) -> list[dict[str, float]]:
-    at = found.at(temperature), found.at_member_temperatures()
-    return [found.metrics, *(TASK.summarize(scores) for scores in at)]
+def metrics(found: PooledScores) -> list[dict[str, float]]:
+    calibrated = found.require_calibrated()
+    return [found.metrics, TASK.summarize(calibrated.scores), TASK.summarize(calibrated.of_members)]
 
 
 def test_chunks_give_the_numbers_of_whole_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     ensemble, batches = make_ensemble(), make_batches()
     chunks = Ensemble.predict_chunks
     monkeypatch.setattr(
-        Ensemble, "predict_chunks", lambda self, batches: chunks(self, batches, chunk_bytes=3000)
+        Ensemble, "predict_chunks", lambda self, batches, **_: chunks(self, batches, chunk_bytes=3000)
     )
     assert len(list(ensemble.predict_chunks(batches))) > 1
-    expected = whole(ensemble, batches, last=2, fit_temperatures=True)
+    expected = whole(ensemble, batches, last=2, fit=True)
     fitted = fit_in_chunks(ensemble, batches, last=2)
     done: list[int] = []
     found = evaluate_in_chunks(ensemble, batches, last=2, fitted=fitted, on_examples=done.append)
@@ -76,16 +77,18 @@ def test_chunks_give_the_numbers_of_whole_predictions(monkeypatch: pytest.Monkey
     assert expected.last is not None
     assert found.last is not None
     for ours, theirs in ((found.pooled, expected.pooled), (found.last, expected.last)):
-        assert ours.fit() == pytest.approx(theirs.fit(), rel=1e-6)
-        pairs = zip(metrics(ours, ours.fit()), metrics(theirs, theirs.fit()), strict=True)
+        temperatures = [found.require_calibrated().temperature for found in (ours, theirs)]
+        assert temperatures[0] == pytest.approx(temperatures[1], rel=1e-6)
+        pairs = zip(metrics(ours), metrics(theirs), strict=True)
         assert all(one == pytest.approx(other, rel=1e-5) for one, other in pairs)
         torch.testing.assert_close(ours.scores.tensors, theirs.scores.tensors)
 
 
-def test_scores_are_kept_at_one_temperature_only() -> None:
+def test_without_temperatures_no_scores_are_calibrated() -> None:
     found = evaluate_in_chunks(make_ensemble(), make_batches()).pooled
-    with pytest.raises(ValueError, match=r"scores are kept at the temperature 1\.0, got 2\.0"):
-        found.at(2.0)
+    assert found.calibrated is None
+    with pytest.raises(PfgeError, match="calibrated scores need temperatures; pass fit_temperatures=True"):
+        found.require_calibrated()
 
 
 def test_the_divergence_of_two_ensembles_is_that_of_whole_predictions() -> None:
@@ -134,7 +137,9 @@ def test_no_more_predictions_are_alive_with_more_data(count: int, monkeypatch: p
     chunks = Ensemble.predict_chunks
     one_batch = 4 * CLASSES * 64 * 64 * 4  # bytes of a member's predictions
     monkeypatch.setattr(
-        Ensemble, "predict_chunks", lambda self, batches: chunks(self, batches, chunk_bytes=3 * one_batch)
+        Ensemble,
+        "predict_chunks",
+        lambda self, batches, **_: chunks(self, batches, chunk_bytes=3 * one_batch),
     )
     evaluate_in_chunks(make_ensemble(), MadeWhenRead(count), last=2)
     assert peak < 12 * one_batch

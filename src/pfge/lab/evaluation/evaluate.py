@@ -2,73 +2,59 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfge.calibration import UNSCALED, Calibration, Temperatures
 from pfge.ensemble import Ensemble
-from pfge.errors import InvalidValueError
+from pfge.errors import MisuseError
 from pfge.lab.data import DataPart
 from pfge.lab.session import Session
 from pfge.metrics.position_scores import PositionScores
 from pfge.metrics.scores import ExampleScores
-from pfge.tasks import MeanPool, Pool, Spread, Task
-
-
-class PooledScores(Protocol):
-    """The results of several pooled members."""
-
-    @property
-    def scores(self) -> ExampleScores:
-        """Of each example."""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """All of the task's, and how much the members differ."""
-
-    def fit(self) -> Calibration:
-        """Return the temperature of the pooled prediction that suits these examples best."""
-
-    def at(self, temperature: Calibration) -> ExampleScores:
-        """Return the scores of each example at a temperature of the pooled prediction."""
-
-    def at_member_temperatures(self) -> ExampleScores:
-        """Return the scores of each example with each member at its own temperature."""
+from pfge.prediction import MemberPool
+from pfge.tasks import DiversityAccumulator, MeanPool, Pool, Task
 
 
 @dataclass(frozen=True)
-class PooledEvaluation:
-    """The results of several pooled members, with their predictions.
+class CalibratedScores:
+    """The scores of several pooled members at fitted temperatures.
 
     Attributes:
-        task: What the predictions mean.
-        targets: The true answer of each example.
-        predictions: Pooled, in the precision of the pool.
-        at_temperatures: Those of members each at its own temperature.
-        scores: Of each example.
-        metrics: All of the task's, and how much the members differ.
+        temperature: The temperature of the pooled prediction.
+        scores: The scores of each example at that temperature.
+        of_members: The scores of each example with each member at its own temperature instead.
     """
 
-    task: Task
-    targets: Tensor
-    predictions: Tensor
-    at_temperatures: Tensor
+    temperature: Calibration
+    scores: ExampleScores
+    of_members: ExampleScores
+
+
+@dataclass(frozen=True)
+class PooledScores:
+    """The results of several pooled members.
+
+    Attributes:
+        scores: The scores of each example.
+        metrics: All metrics of the task, and how much the members differ.
+        calibrated: The scores at fitted temperatures; None without any.
+    """
+
     scores: ExampleScores
     metrics: dict[str, float]
+    calibrated: CalibratedScores | None
 
-    def fit(self) -> Calibration:
-        """Return the temperature of the pooled prediction that suits these examples best."""
-        return self.task.fit_calibration(self.predictions, self.targets)
-
-    def at(self, temperature: Calibration) -> ExampleScores:
-        """Return the scores of each example at a temperature of the pooled prediction."""
-        return self.task.score(self.task.calibrate(self.predictions, temperature), self.targets)
-
-    def at_member_temperatures(self) -> ExampleScores:
-        """Return the scores of each example with each member at its own temperature."""
-        return self.task.score(self.at_temperatures, self.targets)
+    def require_calibrated(self) -> CalibratedScores:
+        """Return the scores at fitted temperatures, or raise an error if there are none."""
+        if self.calibrated is None:
+            raise MisuseError(
+                "calibrated scores need temperatures; pass fit_temperatures=True, or after=, an evaluation "
+                "of validation data"
+            )
+        return self.calibrated
 
 
 @dataclass(frozen=True)
@@ -76,11 +62,11 @@ class Evaluation:
     """The results of an ensemble on one part of the data.
 
     Attributes:
-        pooled: Of all members.
-        last: Of the last few, if they were asked for.
-        members: Of each.
-        growing: Of the first 1, 2, ... members.
-        member_temperatures: Of each, as they were fitted or given.
+        pooled: The results of all members together.
+        last: The results of the last few members together, if required.
+        members: The metrics of each member.
+        growing: The metrics of the first 1, 2, ... members pooled.
+        member_temperatures: The temperature of each member, as fitted or given; 1 without any.
     """
 
     pooled: PooledScores
@@ -89,46 +75,72 @@ class Evaluation:
     growing: list[dict[str, float]]
     member_temperatures: list[Calibration]
 
+    @property
+    def fitted(self) -> "Fitted | None":
+        """The temperatures that the calibrated scores are at."""
+        if self.pooled.calibrated is None:
+            return None
+        last = self.last.calibrated.temperature if self.last and self.last.calibrated else 1.0
+        return Fitted(self.member_temperatures, self.pooled.calibrated.temperature, last)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Temperatures that were fitted on validation data.
+
+    Attributes:
+        members: The temperature of each member.
+        pooled: The temperature of all members pooled.
+        last: The temperature of the last few members pooled; 1 without any.
+    """
+
+    members: Sequence[Calibration]
+    pooled: Calibration = 1.0
+    last: Calibration = 1.0
+
 
 class PooledMembers:
-    """Predictions pooled as an ensemble pools them, and what the lab reports beside them.
+    """Members pooled as an ensemble pools them, and what the lab reports beside the pooled prediction.
 
     Args:
         task: What the predictions mean.
-        temperatures: Those of the ensemble: of the pooled prediction, and the weights of its members.
-        targets: The true answers, by which ignored positions do not count in differences; all count if None.
+        temperatures: The ensemble's weights and its pooled temperature.
+        targets: The true answers. Positions that they ignore do not count in differences of members; all
+            positions count if None.
     """
 
     def __init__(self, task: Task, temperatures: Temperatures = UNSCALED, targets: Tensor | None = None):
-        self.spread: Spread = task.spread() if targets is None else task.spread_at(targets)
+        self.diversity: DiversityAccumulator = (
+            task.diversity() if targets is None else task.diversity_at(targets)
+        )
         self._task = task
         self._temperatures = temperatures
         self._members = 0
-        self._pool = task.pool()
-        self._at_temperatures: Pool = _ShortMean() if isinstance(self._pool, MeanPool) else task.pool()
+        self._pool = MemberPool(task, temperatures)
+        pool = task.pool()
+        self._at_temperatures: Pool = _ShortMean() if isinstance(pool, MeanPool) else pool
 
     def add(self, predictions: Tensor, temperature: Calibration = 1.0) -> None:
         """Add one more member's predictions.
 
         Args:
-            predictions: As the member gives them.
-            temperature: Its own, for the mean at temperatures.
+            predictions: The member's predictions.
+            temperature: The member's own temperature, for the mean at temperatures.
         """
-        weight = self._temperatures.weight_of(self._members)
-        self._members += 1
-        self._pool.add(predictions, weight)
-        self.spread.add(predictions, weight)
+        self._pool.add(predictions)
+        self.diversity.add(predictions, self._temperatures.weight_of(self._members))
         self._at_temperatures.add(self._task.calibrate(predictions, temperature))
+        self._members += 1
 
     @property
     def predictions(self) -> Tensor:
         """The pooled prediction."""
-        return self._task.calibrate(self.plain, self._temperatures.pooled)
+        return self._pool.predictions
 
     @property
-    def plain(self) -> Tensor:
+    def uncalibrated(self) -> Tensor:
         """The pooled prediction without its temperature."""
-        return self._pool.result()
+        return self._pool.uncalibrated
 
     @property
     def at_temperatures(self) -> Tensor:
@@ -137,7 +149,7 @@ class PooledMembers:
 
     def differences(self) -> dict[str, float]:
         """Return how much the members differ, by name."""
-        return self.spread.metrics(self.plain)
+        return self.diversity.metrics(self.uncalibrated)
 
 
 class _ShortMean(MeanPool):
@@ -155,68 +167,187 @@ class _ShortMean(MeanPool):
         return self._short / self._count
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Temperatures that were found on validation data.
+class Evaluator:
+    """Measures an ensemble on some examples after others: on a whole data set at once, or on its batches.
 
-    Attributes:
-        members: Of each member.
-        pooled: Of all members pooled.
-        last: Of the last few pooled; 1 if there are none.
+    Args:
+        ensemble: The ensemble.
+        last: How many of the last members are also pooled by themselves.
+        fitted: Temperatures for calibrated scores.
+        fit: Whether to fit temperatures, which needs the whole data set at once.
+        whole: Whether the first examples are all there are. Members' scores are then not kept, and there is
+            no mean over batches.
     """
 
-    members: Sequence[Calibration]
-    pooled: Calibration = 1.0
-    last: Calibration = 1.0
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        *,
+        last: int | None = None,
+        fitted: Fitted | None = None,
+        fit: bool = False,
+        whole: bool = False,
+    ):
+        count = len(ensemble)
+        self.task = ensemble.task
+        self.temperatures = ensemble.temperatures
+        self.fit = fit
+        self.whole = whole
+        self.first_of_last = count - last if last else count
+        self.member_temperatures: list[Calibration] = list(fitted.members) if fitted else []
+        if not fitted and not fit:
+            self.member_temperatures = [1.0] * count
+        self.each, self.growing = _MemberMetrics(self.task, whole), _MemberMetrics(self.task, whole)
+        self._pooled = _Collected(self, fitted.pooled if fitted else None)
+        self._last = _Collected(self, fitted.last if fitted else None) if last else None
+
+    def examples(self, targets: Tensor) -> "_Examples":
+        """Return the accumulator of members' predictions for some examples."""
+        return _Examples(self, targets)
+
+    def collect(self, examples: "_Examples") -> None:
+        """Keep the scores of examples that every member has predicted; their predictions are dropped."""
+        self._pooled.add(examples.pool, examples.scores, examples.targets)
+        if self._last:
+            scores = self.task.score(examples.last_pool.predictions, examples.targets)
+            self._last.add(examples.last_pool, scores, examples.targets)
+
+    def result(self) -> Evaluation:
+        """Return the results on all examples."""
+        return Evaluation(
+            self._pooled.result(),
+            self._last.result() if self._last else None,
+            self.each.result(),
+            self.growing.result(),
+            self.member_temperatures,
+        )
 
 
-@dataclass(frozen=True)
-class ChunkedScores:
-    """The results of several pooled members, whose predictions are gone.
+class _MemberMetrics:
+    """The metrics of each member, from its scores on some examples after others."""
+
+    def __init__(self, task: Task, whole: bool):
+        self._task = task
+        self._whole = whole
+        self._metrics: list[dict[str, float]] = []
+        self._scores: dict[int, list[ExampleScores]] = {}
+
+    def add(self, number: int, scores: ExampleScores) -> None:
+        if self._whole:
+            self._metrics.append(self._task.summarize(scores))
+        else:
+            self._scores.setdefault(number, []).append(scores)
+
+    def result(self) -> list[dict[str, float]]:
+        return self._metrics or [self._task.summarize(_join(scores)) for scores in self._scores.values()]
+
+
+class _Examples:
+    """Scores the members' predictions for some examples as they come.
 
     Attributes:
-        scores: Of each example.
-        metrics: All of the task's, and how much the members differ.
-        temperature: That of the pooled prediction, which was fitted before.
-        calibrated: The scores at that temperature.
-        of_members: The scores with each member at its own temperature.
+        targets: The true answers.
+        pool: The members so far.
+        last_pool: The last few members so far.
+        scores: The scores of the members so far pooled.
     """
 
     scores: ExampleScores
-    metrics: dict[str, float]
-    temperature: Calibration
-    calibrated: ExampleScores
-    of_members: ExampleScores
 
-    def fit(self) -> Calibration:
-        """Return the temperature that was fitted before."""
-        return self.temperature
+    def __init__(self, evaluator: Evaluator, targets: Tensor):
+        self.targets = targets.cpu()
+        self.pool = PooledMembers(evaluator.task, evaluator.temperatures, self.targets)
+        self.last_pool = PooledMembers(evaluator.task, targets=self.targets)
+        self._evaluator = evaluator
+        self._number = 0
 
-    def at(self, temperature: Calibration) -> ExampleScores:
-        """Return the scores of each example at that temperature."""
-        if temperature != self.temperature:
-            raise InvalidValueError(
-                f"scores are kept at the temperature {self.temperature}, got {temperature}"
-            )
-        return self.calibrated
+    def add(self, predictions: Tensor) -> None:
+        found, task, number = self._evaluator, self._evaluator.task, self._number
+        predictions = predictions.cpu()
+        if len(found.member_temperatures) <= number:
+            found.member_temperatures.append(task.fit_calibration(predictions, self.targets))
+        temperature = found.member_temperatures[number]
+        found.each.add(number, task.score(predictions, self.targets))
+        self.pool.add(predictions, temperature)
+        self.scores = task.score(self.pool.predictions, self.targets)
+        found.growing.add(number, self.scores)
+        if number >= found.first_of_last:
+            self.last_pool.add(predictions, temperature)
+        self._number += 1
 
-    def at_member_temperatures(self) -> ExampleScores:
-        """Return the scores of each example with each member at its own temperature."""
-        return self.of_members
+
+@dataclass
+class _Collected:
+    """The scores of pooled members, some examples after others."""
+
+    evaluator: Evaluator
+    temperature: Calibration | None
+    scores: list[ExampleScores] = field(default_factory=list)
+    calibrated: list[ExampleScores] = field(default_factory=list)
+    of_members: list[ExampleScores] = field(default_factory=list)
+    differences: dict[str, float] = field(default_factory=dict)
+    weight: float = 0.0
+
+    def add(self, pool: PooledMembers, scores: ExampleScores, targets: Tensor) -> None:
+        task, predictions = self.evaluator.task, pool.predictions
+        self.scores.append(scores)
+        # Without a mean over batches, no product may be rounded.
+        weight = 1.0 if self.evaluator.whole else _counted(scores, predictions)
+        for name, value in pool.differences().items():  # each is a mean over positions
+            self.differences[name] = self.differences.get(name, 0.0) + value * weight
+        self.weight += weight
+        if self.temperature is None:
+            if not self.evaluator.fit:
+                return
+            self.temperature = task.fit_calibration(predictions, targets)
+        self.calibrated.append(task.score(task.calibrate(predictions, self.temperature), targets))
+        self.of_members.append(task.score(pool.at_temperatures, targets))
+
+    def result(self) -> PooledScores:
+        scores = _join(self.scores)
+        differences = {name: total / self.weight for name, total in self.differences.items()}
+        calibrated = None
+        if self.temperature is not None:
+            calibrated = CalibratedScores(self.temperature, _join(self.calibrated), _join(self.of_members))
+        return PooledScores(scores, self.evaluator.task.summarize(scores) | differences, calibrated)
 
 
-def fit_in_chunks(ensemble: Ensemble, batches: Iterable[Any], last: int | None) -> Fitted:
-    """Return the temperatures that suit validation data best; the task keeps a sample of each prediction.
+def _counted(scores: ExampleScores, predictions: Tensor) -> float:
+    """Return what the mean over a batch weighs among other batches: its positions that are not ignored."""
+    return scores.positions.sum().item() if isinstance(scores, PositionScores) else predictions.numel()
+
+
+def _join(scores: Sequence[ExampleScores]) -> ExampleScores:
+    return scores[0] if len(scores) == 1 else type(scores[0]).cat(scores)
+
+
+def evaluate(
+    ensemble: Ensemble,
+    predictions: Iterable[Tensor],
+    targets: Tensor,
+    *,
+    last: int | None = None,
+    fitted: Fitted | None = None,
+    fit: bool = False,
+) -> Evaluation:
+    """Return the results of all members, of the last few, of each, and of the first 1, 2, ... members.
+
+    Beside the pooled predictions, one member's are in memory, whatever the number of members.
 
     Args:
-        ensemble: Whose.
-        batches: The validation data, pairs of inputs and targets; read for each member, up to three times.
+        ensemble: The ensemble whose members predicted.
+        predictions: Each member's predictions for the whole data set.
+        targets: The true answer of each example.
         last: How many of the last members are also pooled by themselves.
+        fitted: Temperatures for calibrated scores.
+        fit: Whether to fit temperatures on these examples instead.
     """
-    of_members = ensemble.calibrated(batches, by="members").temperatures.members
-    pooled = ensemble.calibrated(batches).temperatures.pooled
-    of_last = ensemble.last(last).calibrated(batches).temperatures.pooled if last else 1.0
-    return Fitted(of_members or (), pooled, of_last)
+    evaluator = Evaluator(ensemble, last=last, fitted=fitted, fit=fit, whole=True)
+    examples = evaluator.examples(targets)
+    for member in predictions:
+        examples.add(member)
+    evaluator.collect(examples)
+    return evaluator.result()
 
 
 def evaluate_in_chunks(
@@ -230,44 +361,37 @@ def evaluate_in_chunks(
     """Return what `evaluate` returns, in memory that does not grow with the data beyond the scores.
 
     Args:
-        ensemble: What to measure.
+        ensemble: The ensemble.
         batches: Pairs of inputs and targets; read once.
         last: How many of the last members are also pooled by themselves.
-        fitted: The temperatures for scores at temperatures; all are 1 if None.
+        fitted: Temperatures for calibrated scores.
         on_examples: Called with the number of examples done.
     """
-    task, count = ensemble.task, len(ensemble)
-    fitted = fitted or Fitted([1.0] * count)
-    each: list[list[ExampleScores]] = [[] for _ in range(count)]
-    growing: list[list[ExampleScores]] = [[] for _ in range(count)]
-    pooled, of_last = _Collected(task, fitted.pooled), _Collected(task, fitted.last)
+    evaluator = Evaluator(ensemble, last=last, fitted=fitted)
     done = 0
-    for chunk, members in ensemble.predict_chunks(batches):
-        targets = [task.targets_of(batch).cpu() for batch in chunk]
-        pools = [PooledMembers(task, ensemble.temperatures, of_part) for of_part in targets]
-        last_pools = [PooledMembers(task, targets=of_part) for of_part in targets]
-        for number, member in enumerate(members):
-            for part, on_device in enumerate(member):
-                predictions = on_device.cpu()
-                each[number].append(task.score(predictions, targets[part]))
-                pools[part].add(predictions, fitted.members[number])
-                growing[number].append(task.score(pools[part].predictions, targets[part]))
-                if last and number >= count - last:
-                    last_pools[part].add(predictions, fitted.members[number])
-        for pool, last_pool, of_part in zip(pools, last_pools, targets, strict=True):
-            pooled.add(pool, of_part)
-            if last:
-                of_last.add(last_pool, of_part)
-            done += len(of_part)
+    for batch, examples in ensemble.pool(
+        batches, into=lambda batch: evaluator.examples(ensemble.task.targets_of(batch))
+    ):
+        evaluator.collect(examples)
+        done += len(examples.targets)
         if on_examples:
             on_examples(done)
-    return Evaluation(
-        pooled.result(),
-        of_last.result() if last else None,
-        [task.summarize(_join(scores)) for scores in each],
-        [task.summarize(_join(scores)) for scores in growing],
-        list(fitted.members),
-    )
+        del batch, examples  # before the next chunk is read
+    return evaluator.result()
+
+
+def fit_in_chunks(ensemble: Ensemble, batches: Iterable[Any], last: int | None) -> Fitted:
+    """Return temperatures fitted on validation data, of which the task keeps a sample of each prediction.
+
+    Args:
+        ensemble: The ensemble.
+        batches: The validation data, pairs of inputs and targets; read for each member, up to three times.
+        last: How many of the last members are also pooled by themselves.
+    """
+    of_members = ensemble.calibrated(batches, by="members").temperatures.members
+    pooled = ensemble.calibrated(batches).temperatures.pooled
+    of_last = ensemble.last(last).calibrated(batches).temperatures.pooled if last else 1.0
+    return Fitted(of_members or (), pooled, of_last)
 
 
 def compare_in_chunks(
@@ -276,16 +400,22 @@ def compare_in_chunks(
     """Return the scores of two ensembles on the same data, and the divergence of the first from the other.
 
     Args:
-        ensemble: One.
-        other: The one that is expected.
+        ensemble: The ensemble to compare.
+        other: The ensemble whose predictions are expected.
         batches: Pairs of inputs and targets that can be read again in the same order.
     """
-    task = ensemble.task
+    task, cpu = ensemble.task, torch.device("cpu")
     scores: list[ExampleScores] = []
     of_other: list[ExampleScores] = []
     divergence = weight = 0.0
-    pairs = zip(_pooled_batches(ensemble, batches), _pooled_batches(other, batches), strict=True)
-    for (predictions, targets), (expected, _) in pairs:
+
+    def pools(of: Ensemble) -> Iterator[tuple[Any, MemberPool]]:
+        return of.pool(batches, into=lambda _: MemberPool(task, of.temperatures, cpu))
+
+    pairs = zip(pools(ensemble), pools(other), strict=True)
+    for (batch, pool), (_, other_pool) in pairs:
+        predictions, expected = pool.predictions, other_pool.predictions
+        targets = task.targets_of(batch).cpu()
         scores.append(task.score(predictions, targets))
         of_other.append(task.score(expected, targets))
         divergence += task.divergence(expected, predictions) * predictions.numel()
@@ -293,66 +423,10 @@ def compare_in_chunks(
     return _join(scores), _join(of_other), divergence / weight
 
 
-def _pooled_batches(ensemble: Ensemble, batches: Iterable[Any]) -> Iterable[tuple[Tensor, Tensor]]:
-    """Yield the pooled prediction of each batch, and its targets."""
-    for chunk, members in ensemble.predict_chunks(batches):
-        pools = [ensemble.task.pool() for _ in chunk]
-        for number, member in enumerate(members):
-            for pool, predictions in zip(pools, member, strict=True):
-                pool.add(predictions.cpu(), ensemble.temperatures.weight_of(number))
-        for batch, pool in zip(chunk, pools, strict=True):
-            pooled = ensemble.task.calibrate(pool.result(), ensemble.temperatures.pooled)
-            yield pooled, ensemble.task.targets_of(batch).cpu()
-
-
-@dataclass
-class _Collected:
-    """The scores of pooled members, batch by batch."""
-
-    task: Task
-    temperature: Calibration
-    scores: list[ExampleScores] = field(default_factory=list)
-    calibrated: list[ExampleScores] = field(default_factory=list)
-    of_members: list[ExampleScores] = field(default_factory=list)
-    differences: dict[str, float] = field(default_factory=dict)
-    weight: float = 0.0
-
-    def add(self, pool: PooledMembers, targets: Tensor) -> None:
-        predictions = pool.predictions
-        scores = self.task.score(predictions, targets)
-        counted = _counted(scores, predictions)
-        self.scores.append(scores)
-        self.calibrated.append(self.task.score(self.task.calibrate(predictions, self.temperature), targets))
-        self.of_members.append(self.task.score(pool.at_temperatures, targets))
-        for name, value in pool.differences().items():  # each is a mean over positions
-            self.differences[name] = self.differences.get(name, 0.0) + value * counted
-        self.weight += counted
-
-    def result(self) -> ChunkedScores:
-        scores = _join(self.scores)
-        differences = {name: total / self.weight for name, total in self.differences.items()}
-        return ChunkedScores(
-            scores,
-            self.task.summarize(scores) | differences,
-            self.temperature,
-            _join(self.calibrated),
-            _join(self.of_members),
-        )
-
-
-def _counted(scores: ExampleScores, predictions: Tensor) -> float:
-    """Return what the mean over a batch weighs among other batches: its positions that are not ignored."""
-    return scores.positions.sum().item() if isinstance(scores, PositionScores) else predictions.numel()
-
-
-def _join(parts: Sequence[ExampleScores]) -> ExampleScores:
-    return type(parts[0]).cat(parts)
-
-
 def predict(session: Session, ensemble: Ensemble, data: DataPart, name: str) -> Iterator[Tensor]:
     """Yield each member's predictions on a part of the data, and show progress.
 
-    Every process predicts its part of the data; all get the whole.
+    Every process predicts its share of the data; all get the whole.
 
     Args:
         session: The experiment.
@@ -383,8 +457,8 @@ def evaluate_on(
 ) -> Evaluation:
     """Return the results of an ensemble on a part of the data, and show progress.
 
-    Predictions for the positions of an example are too large to keep, so that then scores are. Every process
-    evaluates all of them.
+    Predictions for the positions of an example are too large to keep, so these are scored batch by batch, and
+    every process evaluates all of them.
 
     Args:
         session: The experiment.
@@ -392,81 +466,18 @@ def evaluate_on(
         data: The examples.
         name: What to call this work where progress is shown.
         last: How many of the last members are also pooled by themselves.
-        fit_temperatures: Find the temperatures on these examples.
-        after: The evaluation of other examples, whose temperatures are taken.
+        fit_temperatures: Whether to fit temperatures on these examples.
+        after: The evaluation of other examples, whose temperatures are used.
     """
+    fitted = after.fitted if after else None
     if not session.has_positions:
         predictions = predict(session, ensemble, data, name)
-        temperatures = after.member_temperatures if after else None
-        return evaluate(
-            ensemble,
-            predictions,
-            data.labels.cpu(),
-            last=last,
-            member_temperatures=temperatures,
-            fit_temperatures=fit_temperatures,
-        )
-    fitted = None
+        targets = data.labels.cpu()
+        return evaluate(ensemble, predictions, targets, last=last, fitted=fitted, fit=fit_temperatures)
+    batches = session.in_batches(data)
     if fit_temperatures:
-        fitted = fit_in_chunks(ensemble, session.in_batches(data), last)
-    elif after:
-        of_last = after.last.fit() if after.last else 1.0
-        fitted = Fitted(after.member_temperatures, after.pooled.fit(), of_last)
+        fitted = fit_in_chunks(ensemble, batches, last)
     with session.reporter.task(name, len(data)) as advance:
         return evaluate_in_chunks(
-            ensemble,
-            session.in_batches(data),
-            last=last,
-            fitted=fitted,
-            on_examples=lambda done: advance(done, ""),
+            ensemble, batches, last=last, fitted=fitted, on_examples=lambda done: advance(done, "")
         )
-
-
-def evaluate(
-    ensemble: Ensemble,
-    predictions: Iterable[Tensor],
-    targets: Tensor,
-    *,
-    last: int | None = None,
-    member_temperatures: Sequence[Calibration] | None = None,
-    fit_temperatures: bool = False,
-) -> Evaluation:
-    """Return the results of all members, of the last few, of each, and of the first 1, 2, ... members.
-
-    Beyond the pooled predictions one member's are in memory, whatever the number of members.
-
-    Args:
-        ensemble: Whose members predicted.
-        predictions: Each member's.
-        targets: The true answer of each example.
-        last: How many of the last members are also pooled by themselves.
-        member_temperatures: Of each member, for the pool at temperatures; 1 if None.
-        fit_temperatures: Find them on these predictions instead.
-    """
-    task = ensemble.task
-
-    def put_together(
-        pool: PooledMembers, scores: ExampleScores, metrics: dict[str, float]
-    ) -> PooledEvaluation:
-        return PooledEvaluation(
-            task, targets, pool.predictions, pool.at_temperatures, scores, metrics | pool.differences()
-        )
-
-    pooled = PooledMembers(task, ensemble.temperatures, targets)
-    pooled_last = PooledMembers(task, targets=targets)
-    temperatures = list(member_temperatures or [])
-    members, growing = [], []
-    for index, member in enumerate(predictions, 1):
-        if len(temperatures) < index:
-            temperatures.append(task.fit_calibration(member, targets) if fit_temperatures else 1.0)
-        pooled.add(member, temperatures[index - 1])
-        if last and index > len(ensemble) - last:
-            pooled_last.add(member, temperatures[index - 1])
-        members.append(task.summarize(task.score(member, targets)))
-        scores = task.score(pooled.predictions, targets)
-        growing.append(task.summarize(scores))
-    of_last = None
-    if last:
-        scores_of_last = task.score(pooled_last.predictions, targets)
-        of_last = put_together(pooled_last, scores_of_last, task.summarize(scores_of_last))
-    return Evaluation(put_together(pooled, scores, growing[-1]), of_last, members, growing, temperatures)

@@ -180,16 +180,16 @@ def _measure(
         scores |= _by_name(pooled.scores, part)
     if "validation" not in pools:
         return _Measured(metrics), scores
-    temperature = pools["validation"].fit()
-    calibrated, of_members = {}, {}
+    at_pooled, at_members = {}, {}
     for part, pooled in pools.items():
-        of_part = pooled.at(temperature)
-        calibrated[part] = task.summarize(of_part)
-        scores |= _by_name(of_part, f"{part}.calibrated")
-        of_members[part] = task.summarize(pooled.at_member_temperatures())
+        calibrated = pooled.require_calibrated()
+        scores |= _by_name(calibrated.scores, f"{part}.calibrated")
+        at_pooled[part] = task.summarize(calibrated.scores)
+        at_members[part] = task.summarize(calibrated.of_members)
+    temperature = pools["validation"].require_calibrated().temperature
     temperatures = found["validation"].member_temperatures[-members:]
     measured = _Measured(
-        metrics, AtTemperature(temperature, calibrated), AtMemberTemperatures(temperatures, of_members)
+        metrics, AtTemperature(temperature, at_pooled), AtMemberTemperatures(temperatures, at_members)
     )
     return measured, scores
 

@@ -16,9 +16,7 @@ from pfge.lab.evaluation.evaluate import PooledMembers, compare_in_chunks, evalu
 from pfge.lab.run.results import CorruptedInputs, EnsembleEvaluation, Separation, UnknownInputs
 from pfge.lab.session import Session
 from pfge.lab.user_functions import in_one_line, is_out_of_memory
-from pfge.metrics.scores import ExampleScores
-from pfge.metrics.uncertainty import MemberSpread, predictive_entropy
-from pfge.tasks import Task
+from pfge.metrics.uncertainty import ClassDiversity, predictive_entropy
 
 
 def ood_scores(pooled: PooledMembers) -> dict[str, Tensor]:
@@ -28,7 +26,7 @@ def ood_scores(pooled: PooledMembers) -> dict[str, Tensor]:
     probabilities, and `mutual_information` how much of it comes from members that disagree,
     0 for a single member.
     """
-    if not isinstance(pooled.spread, MemberSpread):
+    if not isinstance(pooled.diversity, ClassDiversity):
         raise InvalidValueError(
             "unknown inputs are detected by class probabilities, which this task does not predict"
         )
@@ -36,7 +34,7 @@ def ood_scores(pooled: PooledMembers) -> dict[str, Tensor]:
     return {
         "max_probability": 1 - probabilities.amax(dim=1),
         "entropy": predictive_entropy(probabilities),
-        "mutual_information": pooled.spread.mutual_information(pooled.plain),
+        "mutual_information": pooled.diversity.mutual_information(pooled.uncalibrated),
     }
 
 
@@ -108,14 +106,14 @@ def assess(
     # Data that the model cannot take is refused before the test set is measured.
     unknown = {name: _score_unknown(session, ensemble, name) for name in ood}
     test = session.splits.test
-    if session.has_positions:
+    known = None if session.has_positions else _pool(session, ensemble, test, "test")
+    if known is None:
         found = evaluate_on(session, ensemble, test, "test").pooled
         scores, metrics = found.scores, found.metrics
-        unlike = _differences_in_chunks(session, ensemble, against)
     else:
-        known = _pool(session, ensemble, test, "test")
         scores = session.task.score(known.predictions, test.labels.cpu())
-        metrics, unlike = _metrics(session, known, scores), _differences(session, known, against)
+        metrics = session.task.summarize(scores) | known.differences()
+    unlike = {} if against is None else _differences(session, ensemble, known, against)
     return EnsembleEvaluation(
         task=session.task,
         method=ensemble.method,
@@ -129,7 +127,7 @@ def assess(
         images=len(test),
         test=metrics | unlike,
         reliability=scores.reliability().to_dict() if hasattr(scores, "reliability") else {},
-        ood={name: _tell_apart(ood_scores(known), scores) for name, scores in unknown.items()},
+        ood={name: _tell_apart(ood_scores(known), scores) for name, scores in unknown.items() if known},
         corruptions={
             name: [_corrupt(session, ensemble, name, strength, seed) for strength in STRENGTHS]
             for name in names
@@ -150,29 +148,24 @@ def _pool(session: Session, ensemble: Ensemble, data: DataPart, name: str) -> Po
     return pooled
 
 
-def _metrics(session: Session, pooled: PooledMembers, scores: ExampleScores) -> dict[str, float]:
-    return session.task.summarize(scores) | pooled.differences()
-
-
-def _differences(session: Session, pooled: PooledMembers, against: Ensemble | None) -> dict[str, float]:
-    if against is None:
-        return {}
-    task, test = session.task, session.splits.test
-    other = _pool(session, against, test, "test, the other ensemble").predictions
-    scores = task.score(other, test.labels.cpu())
-    return _of_other(task, scores, task.divergence(other, pooled.predictions))
-
-
-def _differences_in_chunks(
-    session: Session, ensemble: Ensemble, against: Ensemble | None
+def _differences(
+    session: Session, ensemble: Ensemble, known: PooledMembers | None, against: Ensemble
 ) -> dict[str, float]:
-    if against is None:
-        return {}
-    _, scores, kl = compare_in_chunks(ensemble, against, session.in_batches(session.splits.test))
-    return _of_other(session.task, scores, kl)
+    """Return how far an ensemble is from another on test data, and the main metrics of the other.
 
-
-def _of_other(task: Task, scores: ExampleScores, kl: float) -> dict[str, float]:
+    Args:
+        session: The data, the model and the hardware.
+        ensemble: The ensemble to compare.
+        known: Its pooled predictions; None where they are too large to keep.
+        against: The other ensemble.
+    """
+    task, test = session.task, session.splits.test
+    if known is None:
+        _, scores, kl = compare_in_chunks(ensemble, against, session.in_batches(test))
+    else:
+        other = _pool(session, against, test, "test, the other ensemble").predictions
+        scores = task.score(other, test.labels.cpu())
+        kl = task.divergence(other, known.predictions)
     compared = {m.name: m.compute(scores) for m in task.metrics if m.is_main and m.score}
     return {"kl_from_other": kl, **{f"{name}_of_other": value for name, value in compared.items()}}
 
@@ -220,13 +213,8 @@ def _tell_apart(known: dict[str, Tensor], unknown: dict[str, Tensor]) -> Unknown
 
 def _corrupt(session: Session, ensemble: Ensemble, name: str, strength: int, seed: int) -> CorruptedInputs:
     data = corrupted(session.splits.test, name, strength, seed)
-    if session.has_positions:
-        return CorruptedInputs(
-            strength, evaluate_on(session, ensemble, data, f"{name} {strength}").pooled.metrics
-        )
-    pooled = _pool(session, ensemble, data, f"{name} {strength}")
-    scores = session.task.score(pooled.predictions, data.labels.cpu())
-    return CorruptedInputs(strength, _metrics(session, pooled, scores))
+    found = evaluate_on(session, ensemble, data, f"{name} {strength}")
+    return CorruptedInputs(strength, found.pooled.metrics)
 
 
 def _shape(splits: Splits) -> Any:
