@@ -30,7 +30,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pfge import PFGE, Trajectory, Triangular, follow
 from pfge.lab.config.settings import EngineSettings
-from pfge.lab.data import IMAGENET_NORMALIZATION, Augmentation, Batch, ImageSet, TrainingBatches
+from pfge.lab.data import (
+    IMAGENET_NORMALIZATION,
+    Augmentation,
+    Batch,
+    ImageSet,
+    TrainingBatches,
+    training_batches,
+)
 from pfge.lab.engine import Engine
 from pfge.lab.models import build_model
 from pfge.lab.models.torchvision_models import import_torchvision
@@ -220,7 +227,7 @@ def main() -> None:
     rounds, steps = (3, 4) if options.quick else (15, 10)
 
     data = make_images()
-    batches = TrainingBatches(
+    batches = training_batches(
         data,
         IMAGENET_NORMALIZATION,
         batch_size=BATCH,

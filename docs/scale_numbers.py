@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pfge.lab.config.settings import Experiment
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.data.base import count_batches
+from pfge.lab.data.batches import count_batches
 from pfge.lab.experiments.compare import comparison_units
 from pfge.lab.launch.simulation import Failures, SimulatedUnit, simulate
 from pfge.lab.launch.worker import Unit, longest_chains

@@ -19,7 +19,7 @@ from torch import Tensor
 from pfge.calibration import fit_shared_temperature, fit_temperature, log_probabilities
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data import DataPart
-from pfge.lab.data.base import count_batches
+from pfge.lab.data.batches import count_batches
 from pfge.lab.experiments.compare import augmented_ensemble, compare
 from pfge.lab.run.folder import RunFolder, describe_environment
 from pfge.lab.run.progress import Reporter

@@ -1,7 +1,7 @@
 import pytest
 
 from pfge.cli.main import main
-from pfge.lab.data.base import EpochOrder
+from pfge.lab.data.batches import EpochOrder
 from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
 
 PLAN = ["plan", "--model", "resnet20", "--classes", "10", "--epochs", "40"]

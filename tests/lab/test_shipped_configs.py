@@ -9,7 +9,7 @@ import torch
 from pfge.cli.main import main
 from pfge.lab.config.settings import Experiment
 from pfge.lab.config.toml import load_experiment, to_toml
-from pfge.lab.data.base import EpochOrder
+from pfge.lab.data.batches import EpochOrder
 from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session

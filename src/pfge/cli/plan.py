@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _setting(options: argparse.Namespace) -> "TrainingPlan":
     from pfge.lab.config.settings import EnsembleSettings, Experiment
-    from pfge.lab.data.base import count_batches
+    from pfge.lab.data.batches import count_batches
     from pfge.lab.planner import planned_methods
 
     if options.batch_size < 1:

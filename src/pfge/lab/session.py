@@ -28,7 +28,7 @@ from pfge.lab.data import (
     Normalization,
     Splits,
     TensorSet,
-    TrainingSource,
+    TrainingBatches,
     evaluation_batches,
     halve_test,
     load_data,
@@ -57,7 +57,7 @@ from pfge.weights import Weights, count_bytes, view_weights
 class FirstBatches:
     """The first batches of a source, or one process's share of them; can be iterated repeatedly."""
 
-    def __init__(self, source: TrainingSource, count: int, share: tuple[int, int]):
+    def __init__(self, source: TrainingBatches, count: int, share: tuple[int, int]):
         number, every = share
         self._source = source
         self._places = range(number, count, every)
@@ -395,7 +395,7 @@ class Session:
             torch.manual_seed(derive_seed(seed, "initial weights"))
             return self.build_model(**options)
 
-    def batches(self, seed: int, purpose: str, *, whole: bool = False) -> TrainingSource:
+    def batches(self, seed: int, purpose: str, *, whole: bool = False) -> TrainingBatches:
         """Return training batches: this process's part of each, or each whole."""
         settings = self.experiment.data
         return training_batches(

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pfge.lab.data.base import ImageSet
+from pfge.lab.data.in_memory import ImageSet
 
 CLASSES = ("a", "b", "c")
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from pfge.lab.data.base import DataError, EpochOrder
+from pfge.lab.data.base import DataError
+from pfge.lab.data.batches import EpochOrder
 
 
 def test_each_epoch_visits_every_image_once():
@@ -49,5 +50,5 @@ def test_a_batch_that_processes_cannot_share_equally_is_refused(batch_size: int)
 
 
 def test_a_share_past_the_last_process_is_refused():
-    with pytest.raises(DataError, match=r"0 <= part < parts, got \(2, 2\)"):
+    with pytest.raises(DataError, match=r"0 <= rank < processes, got \(2, 2\)"):
         EpochOrder(20, batch_size=4, seed=0, share=(2, 2))

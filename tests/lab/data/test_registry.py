@@ -5,8 +5,9 @@ from types import ModuleType
 import pytest
 
 from pfge.lab.data.base import IMAGENET_NORMALIZATION, DataError, Normalization
+from pfge.lab.data.batches import evaluation_batches
 from pfge.lab.data.registry import default_root, load_data
-from pfge.lab.data.splits import Splits, evaluation_batches
+from pfge.lab.data.splits import Splits
 from tests.lab.data.made import random_images, write_pictures
 
 

@@ -5,9 +5,15 @@ import pytest
 import torch
 
 from pfge.lab.data.base import IMAGENET_NORMALIZATION
-from pfge.lab.data.in_memory import Augmentation, TrainingBatches
+from pfge.lab.data.batches import (
+    Augmentation,
+    DataPart,
+    EpochOrder,
+    LoaderOptions,
+    evaluation_batches,
+    training_batches,
+)
 from pfge.lab.data.pictures import StreamedPictures, find_pictures
-from pfge.lab.data.splits import DataPart, evaluation_batches, training_batches
 from tests.lab.data.made import random_images, write_pictures
 
 
@@ -49,5 +55,6 @@ def test_any_images_give_evaluation_batches(images: DataPart):
 def test_images_in_memory_are_augmented_as_asked():
     data, augmentation = random_images(6), Augmentation(crop_padding=1)
     source = training_batches(data, IMAGENET_NORMALIZATION, batch_size=2, seed=5, augmentation=augmentation)
-    direct = TrainingBatches(data, IMAGENET_NORMALIZATION, batch_size=2, seed=5, augmentation=augmentation)
+    order = EpochOrder(6, batch_size=2, seed=5)
+    direct = data.training_batches(IMAGENET_NORMALIZATION, order, LoaderOptions(augmentation=augmentation))
     assert torch.equal(next(source.starting_after(1))[0], direct.at(2)[0])

@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfge.lab.data.base import DataError, ImageSet, Normalization
+from pfge.lab.data.base import DataError, Normalization
+from pfge.lab.data.in_memory import ImageSet
 from pfge.lab.data.splits import Splits, halve_test, split, stratified, take
 from tests.lab.data.made import random_images
 

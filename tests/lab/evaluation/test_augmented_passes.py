@@ -10,7 +10,7 @@ from pfge import Ensemble
 from pfge.forward import call_model
 from pfge.lab.config.settings import ConfigError
 from pfge.lab.data import Normalization
-from pfge.lab.data.in_memory import Augmentation
+from pfge.lab.data.batches import Augmentation
 from pfge.lab.evaluation.passes import augmented_passes, views_of
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_run

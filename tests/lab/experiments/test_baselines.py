@@ -10,7 +10,7 @@ from torch import nn
 from pfge import EMA, FGE, CosineRestarts, Ensemble, Trajectory, Weights, follow, load_weights
 from pfge.collectors import Star
 from pfge.lab.config.settings import ConfigError
-from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
+from pfge.lab.data import Augmentation, Splits, load_data, training_batches
 from pfge.lab.data.base import derive_seed
 from pfge.lab.evaluation.passes import mc_dropout
 from pfge.schedules import pretraining_schedule
@@ -70,7 +70,7 @@ def test_a_deep_ensemble_is_w0_and_trainings_from_other_starts(finished: Path, d
     seed = derive_seed(1, "deep ensemble", 2)
     torch.manual_seed(derive_seed(seed, "initial weights"))
     model = small_conv()
-    source = TrainingBatches(
+    source = training_batches(
         digits.train,
         digits.normalization,
         batch_size=50,

@@ -30,7 +30,7 @@ from pfge import (
 )
 from pfge.calibration import Temperatures
 from pfge.lab.config.settings import Experiment
-from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data
+from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data, training_batches
 from pfge.lab.data.base import derive_seed
 from pfge.lab.experiments import compare as compare_module
 from pfge.lab.experiments.compare import compare, compare_all
@@ -83,7 +83,7 @@ def small_conv() -> nn.Module:
 
 
 def batches(digits: Splits, purpose: str) -> TrainingBatches:
-    return TrainingBatches(
+    return training_batches(
         digits.train,
         digits.normalization,
         batch_size=50,

@@ -14,7 +14,7 @@ from torch.optim import SGD
 
 from pfge import Ensemble, Weights, load_weights, refresh_batch_norm
 from pfge.connectivity import Bezier, fit_curve
-from pfge.lab.data import Augmentation, TrainingBatches, load_data
+from pfge.lab.data import Augmentation, TrainingBatches, load_data, training_batches
 from pfge.lab.data.base import derive_seed, generator
 from pfge.lab.experiments import connect as connecting
 from pfge.lab.experiments.connect import Pair, choose_pairs, connect
@@ -86,7 +86,7 @@ def test_a_pair_has_the_numbers_of_the_core_by_hand(connected: Path) -> None:
     curve = Bezier(*ends, trained=trained_names(model))
 
     def batches(purpose: str) -> TrainingBatches:
-        return TrainingBatches(
+        return training_batches(
             digits.train,
             digits.normalization,
             batch_size=50,

@@ -1,46 +1,34 @@
 """Data sets: explicit splits, and batches that are pure functions of a seed and an iteration."""
 
-from pfge.lab.data.base import (
-    IMAGENET_NORMALIZATION,
-    DataError,
-    DataWarning,
-    ImageSet,
-    Normalization,
-)
-from pfge.lab.data.datasets import DatasetSplits
-from pfge.lab.data.in_memory import Augmentation, EvaluationBatches, TensorSet, TrainingBatches
-from pfge.lab.data.registry import default_root, load_data
-from pfge.lab.data.splits import (
+from pfge.lab.data.base import IMAGENET_NORMALIZATION, DataError, DataWarning, Normalization
+from pfge.lab.data.batches import (
+    Augmentation,
     Batch,
-    BatchedPart,
     DataPart,
-    EvaluationSource,
-    Splits,
-    TrainingSource,
+    EvaluationBatches,
+    TrainingBatches,
     evaluation_batches,
-    halve_test,
-    split,
-    take,
     training_batches,
 )
+from pfge.lab.data.datasets import DatasetSplits
+from pfge.lab.data.in_memory import ImageSet, TensorSet
+from pfge.lab.data.registry import default_root, load_data
+from pfge.lab.data.splits import Splits, halve_test, split, take
 
 __all__ = [
     "IMAGENET_NORMALIZATION",
     "Augmentation",
     "Batch",
-    "BatchedPart",
     "DataError",
     "DataPart",
     "DataWarning",
     "DatasetSplits",
     "EvaluationBatches",
-    "EvaluationSource",
     "ImageSet",
     "Normalization",
     "Splits",
     "TensorSet",
     "TrainingBatches",
-    "TrainingSource",
     "default_root",
     "evaluation_batches",
     "halve_test",

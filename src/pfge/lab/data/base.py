@@ -1,6 +1,6 @@
-"""What all data has in common: image sets, random streams, the order of examples, and fingerprints."""
+"""What all data has in common: errors, random streams, normalization and fingerprints."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -75,27 +75,6 @@ def _bytes_of(value: Any) -> Iterable[Any]:
             yield type(value).__name__.encode()  # the text of an object may have its address
 
 
-CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class LoaderOptions:
-    """What batches are read by, and where and how they are in memory.
-
-    Attributes:
-        workers: Processes that read data which is not in memory; with 0 this one does.
-        device: Where the batches are to be.
-        channels_last: Whether the batches have the channels-last memory format.
-    """
-
-    workers: int = 0
-    device: torch.device = CPU
-    channels_last: bool = False
-
-
-MAIN_PROCESS = LoaderOptions()
-
-
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
     """Return a seed that depends on the arguments alone.
 
@@ -134,67 +113,6 @@ class DataError(InvalidValueError):
 
 class DataWarning(UserWarning):
     """Some of the data cannot be used."""
-
-
-@dataclass(frozen=True, eq=False)
-class ImageSet:
-    """Images and their labels as two tensors on one device.
-
-    Attributes:
-        images: uint8 pixels, [N, C, H, W].
-        labels: int64 class numbers, [N].
-        class_names: What each class number stands for.
-        files: A number for each image, int64 [N], that tells its file from others; None if the images are
-            not from files of their own.
-    """
-
-    images: Tensor
-    labels: Tensor
-    class_names: tuple[str, ...]
-    files: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        images, labels = self.images, self.labels
-        if images.dtype != torch.uint8 or images.ndim != 4:
-            raise DataError(
-                f"images must be uint8 [N, C, H, W], got {images.dtype} {list(images.shape)}; "
-                "scale the pixels to 0..255 and convert them with .to(torch.uint8)"
-            )
-        if labels.dtype != torch.int64 or labels.ndim != 1:
-            raise DataError(
-                f"labels must be int64 [N], got {labels.dtype} {list(labels.shape)}; convert with .long()"
-            )
-        if len(images) != len(labels):
-            raise DataError(
-                f"every image needs one label, got {len(images)} images and {len(labels)} labels; "
-                "check that both were read from the same files"
-            )
-        wrong = ((labels < 0) | (labels >= len(self.class_names))).nonzero()
-        if len(wrong) > 0:
-            first = int(wrong[0])
-            raise DataError(
-                f"labels must lie in 0..{len(self.class_names) - 1} for {len(self.class_names)} classes, "
-                f"got {int(labels[first])} at image {first} ({len(wrong)} such); count classes from 0"
-            )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def select(self, indices: Tensor | Sequence[int]) -> "ImageSet":
-        """Return the images at `indices`, in that order."""
-        chosen = torch.as_tensor(indices, dtype=torch.int64, device=self.labels.device)
-        files = None if self.files is None else self.files[chosen.cpu()]
-        return ImageSet(self.images[chosen], self.labels[chosen], self.class_names, files)
-
-    def to(self, device: torch.device | str) -> "ImageSet":
-        """Return the set on `device`; nothing is copied if it is there already."""
-        return ImageSet(self.images.to(device), self.labels.to(device), self.class_names, self.files)
-
-    def fingerprint(self) -> Fingerprint:
-        """Return what tells these images apart from others: their files, or else their pixels."""
-        # Pixels of the same file may differ by a bit where another version decodes them.
-        content = digest(list(self.images.shape[1:]), self.images if self.files is None else self.files)
-        return Fingerprint("images", len(self), digest(self.labels, self.class_names), content)
 
 
 @dataclass(frozen=True)
@@ -244,68 +162,3 @@ class Normalization:
 
 
 IMAGENET_NORMALIZATION = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-
-
-def count_batches(images: int, batch_size: int) -> int:
-    """Return the iterations of an epoch: whole batches only, as a smaller last one is left out."""
-    if images < batch_size:
-        raise DataError(
-            f"an epoch must have at least one batch, got {images} images for batch_size {batch_size}; "
-            "make the batch smaller"
-        )
-    return images // batch_size
-
-
-class EpochOrder:
-    """Cut a fresh permutation of all images into batches, epoch after epoch.
-
-    Args:
-        images: The number of images.
-        batch_size: Images in a batch, over all processes.
-        seed: Decides the permutations, together with the epoch.
-        share: Which part of every batch is for this process, and the number of parts.
-    """
-
-    def __init__(
-        self,
-        images: int,
-        *,
-        batch_size: int,
-        seed: int,
-        share: tuple[int, int] = (0, 1),
-    ) -> None:
-        part, parts = share
-        if batch_size < 1 or batch_size % parts:
-            raise DataError(f"batch_size must be a positive multiple of {parts} processes, got {batch_size}")
-        if not 0 <= part < parts:
-            raise DataError(f"share must be (part, parts) with 0 <= part < parts, got {share}")
-        self.per_epoch = count_batches(images, batch_size)
-        self._images = images
-        self.batch_size = batch_size
-        self.seed = seed
-        self._share = share
-        self._epoch = -1
-        self._permutation = torch.empty(0, dtype=torch.int64)
-
-    def at(self, iteration: int) -> Tensor:
-        """Return the indices of this process's images at an iteration, counted from 1."""
-        epoch, start = self._locate(iteration)
-        return self.share_of(self.permutation(epoch)[start : start + self.batch_size])
-
-    def share_of(self, values: Tensor) -> Tensor:
-        """Return this process's part of one value for each image of a batch."""
-        part, parts = self._share
-        return values[part::parts]
-
-    def permutation(self, epoch: int) -> Tensor:
-        """Return the order of all images in an epoch, counted from 0."""
-        if epoch != self._epoch:
-            self._permutation = torch.randperm(self._images, generator=generator(self.seed, "order", epoch))
-            self._epoch = epoch
-        return self._permutation
-
-    def _locate(self, iteration: int) -> tuple[int, int]:
-        if iteration < 1:
-            raise DataError(f"iterations count from 1, got {iteration}")
-        epoch, batch = divmod(iteration - 1, self.per_epoch)
-        return epoch, batch * self.batch_size

@@ -5,27 +5,29 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import count
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import TensorDataset, default_collate
 
-from pfge.lab.data.base import (
+from pfge.lab.data.base import DataError, Fingerprint, Normalization, derive_seed, digest
+from pfge.lab.data.batches import (
     MAIN_PROCESS,
-    DataError,
+    Batch,
+    BatchKey,
     EpochOrder,
-    Fingerprint,
+    EvaluationBatches,
+    LoadedBatches,
     LoaderOptions,
-    derive_seed,
-    digest,
+    TrainingBatches,
+    load,
 )
 from pfge.lab.data.in_memory import as_class_numbers, require_known_classes
-from pfge.lab.data.splits import Batch, Splits
+from pfge.lab.data.splits import Splits
 from pfge.tasks import Task
 from pfge.tasks.manifest import DEFAULT_TASK
 
@@ -64,29 +66,7 @@ Collate = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True)
-class BatchKey:
-    """Which items are in a batch.
-
-    Attributes:
-        number: Of the batch; what the collate function draws depends on it.
-        epoch: What the items draw depends on it, and on their index.
-        indices: Of the items in the Dataset.
-    """
-
-    number: int
-    epoch: int
-    indices: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """What went wrong; the main process raises it, as an error from a worker would be a traceback."""
-
-    message: str
-
-
-@dataclass(frozen=True)
-class ItemBatches(Dataset[Any]):
+class ItemBatches(LoadedBatches):
     """Batches of a Dataset by their key.
 
     Attributes:
@@ -105,13 +85,10 @@ class ItemBatches(Dataset[Any]):
     seed: int
     name: str
 
-    def __getitem__(self, key: BatchKey) -> Any:
-        """Return inputs and targets, or a failure."""
-        try:
-            with globals_kept(), _one_thread():
-                return self._read(key)
-        except DataError as error:
-            return _Failure(str(error))
+    def read(self, key: BatchKey) -> Batch:
+        """Return inputs and targets; the global random numbers go on as if nothing had been drawn."""
+        with globals_kept(), _one_thread():
+            return self._read(key)
 
     def _read(self, key: BatchKey) -> Batch:
         if len(self.items) != self.length:
@@ -182,36 +159,6 @@ class ItemBatches(Dataset[Any]):
         except DataError as error:
             raise DataError(f"{self.name}: {error}") from None
         return inputs, targets
-
-
-def read_batches(batches: ItemBatches, keys: Iterable[BatchKey], options: LoaderOptions) -> Iterator[Batch]:
-    """Yield batches on a device, which the workers read ahead; without workers this process reads.
-
-    Raises:
-        DataError: An item or a batch is not what it must be.
-    """
-    if options.workers == 0:
-        read: Iterable[Any] = map(batches.__getitem__, keys)
-    else:
-        read = DataLoader(
-            batches,
-            sampler=keys,
-            batch_size=None,
-            num_workers=options.workers,
-            collate_fn=_unchanged,
-            pin_memory=options.device.type == "cuda",
-            # A loader draws a number for its workers; without this it would take it from the global stream.
-            generator=torch.Generator(),
-        )
-    for batch in read:
-        if isinstance(batch, _Failure):
-            raise DataError(batch.message)
-        inputs, targets = batch
-        yield _move(inputs, options), targets.to(options.device, non_blocking=True)
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch
 
 
 def _move(inputs: Any, options: LoaderOptions) -> Any:
@@ -355,20 +302,24 @@ class DatasetPart:
         )
 
     def training_batches(
-        self, _normalization: None, order: EpochOrder, options: LoaderOptions
-    ) -> "DatasetTraining":
+        self, _normalization: Normalization | None, order: EpochOrder, options: LoaderOptions
+    ) -> TrainingBatches:
         """Return endless shuffled batches."""
-        return DatasetTraining(self, order, options)
+        return TrainingBatches(order, partial(self._read, order.seed, options))
 
     def evaluation_batches(
-        self, _normalization: None, batch_size: int, options: LoaderOptions = MAIN_PROCESS
-    ) -> "DatasetEvaluation":
+        self, _normalization: Normalization | None, batch_size: int, options: LoaderOptions = MAIN_PROCESS
+    ) -> EvaluationBatches:
         """Return all items in order; what they draw at random is the same in every pass."""
-        return DatasetEvaluation(self, batch_size, options)
+        return EvaluationBatches(len(self), batch_size, partial(self._read, 0, options))
 
-    def batches(self, seed: int) -> ItemBatches:
-        """Return batches by key."""
-        return ItemBatches(self.items, self.length, self.collate, len(self.class_names), seed, self.name)
+    def _read(self, seed: int, options: LoaderOptions, keys: Iterable[BatchKey]) -> Iterator[Batch]:
+        """Yield batches on the device of the options."""
+        classes = len(self.class_names)
+        batches = ItemBatches(self.items, self.length, self.collate, classes, seed, self.name)
+        in_items = (replace(key, indices=key.of(self.indices)) for key in keys)
+        for inputs, targets in load(batches, in_items, options):
+            yield _move(inputs, options), targets.to(options.device, non_blocking=True)
 
     def _some_items(self) -> list[Batch]:
         places = sorted({0, len(self) // 2, len(self) - 1}) if len(self) else []
@@ -376,52 +327,6 @@ class DatasetPart:
 
     def _first(self) -> Batch:
         return next(iter(self.select([0]).evaluation_batches(None, batch_size=1)))
-
-
-class DatasetTraining:
-    """Endless training batches; each is a pure function of the seed and the iteration."""
-
-    def __init__(self, part: DatasetPart, order: EpochOrder, options: LoaderOptions) -> None:
-        self._indices = part.indices
-        self._batches = part.batches(order.seed)
-        self._order = order
-        self._options = options
-
-    @property
-    def per_epoch(self) -> int:
-        """The number of batches in an epoch."""
-        return self._order.per_epoch
-
-    def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[Batch]:
-        """Yield the batches of the iterations after `iteration`, or every n-th of them, without end."""
-        keys = map(self._key, count(iteration + 1, every))
-        return read_batches(self._batches, keys, self._options)
-
-    def _key(self, iteration: int) -> BatchKey:
-        epoch = (iteration - 1) // self.per_epoch
-        return BatchKey(iteration, epoch, tuple(self._indices[self._order.at(iteration)].tolist()))
-
-
-class DatasetEvaluation:
-    """All items in their own order; can be iterated repeatedly."""
-
-    def __init__(self, part: DatasetPart, batch_size: int, options: LoaderOptions) -> None:
-        if batch_size < 1:
-            raise DataError(f"batch_size must be at least 1, got {batch_size}")
-        self._indices = part.indices
-        self._batches = part.batches(seed=0)
-        self._starts = range(0, len(part), batch_size)
-        self._options = options
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __iter__(self) -> Iterator[Batch]:
-        keys = (
-            BatchKey(number, 0, tuple(self._indices[start : start + self._starts.step].tolist()))
-            for number, start in enumerate(self._starts)
-        )
-        return read_batches(self._batches, keys, self._options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,23 +1,22 @@
 """Data held in memory: images, tables and signals, and their batches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pfge.lab.data.base import (
+from pfge.lab.data.base import DataError, Fingerprint, Normalization, digest, generator
+from pfge.lab.data.batches import (
     MAIN_PROCESS,
-    DataError,
+    BatchKey,
     EpochOrder,
-    Fingerprint,
-    ImageSet,
+    EvaluationBatches,
     LoaderOptions,
-    Normalization,
-    digest,
-    generator,
+    TrainingBatches,
+    required,
 )
 
 
@@ -58,30 +57,6 @@ class ToInputs:
         return inputs.permute(0, 3, 1, 2) if self._channels_last else inputs
 
 
-@dataclass(frozen=True)
-class Augmentation:
-    """What a training image may look like.
-
-    Attributes:
-        crop_padding: Black pixels added on every side before a crop of the original size is cut out;
-            0 leaves the position alone.
-        flip: Whether an image is mirrored left to right with probability one half.
-    """
-
-    crop_padding: int = 4
-    flip: bool = True
-
-    def __post_init__(self) -> None:
-        if self.crop_padding < 0:
-            raise DataError(f"crop_padding must be 0 or more pixels, got {self.crop_padding}")
-
-    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the top and left edge of each of `count` crops, and which crops are mirrored."""
-        top, left = torch.randint(2 * self.crop_padding + 1, (2, count), generator=generator)
-        mirrored = torch.randint(2, (count,), generator=generator).bool() & self.flip
-        return top, left, mirrored
-
-
 def crop_and_flip(
     pixels: Tensor, padding: int, top: Tensor, left: Tensor, mirrored: Tensor, *, channels_last: bool
 ) -> Tensor:
@@ -110,98 +85,100 @@ def crop_and_flip(
     return runs.as_strided(pixels.shape, (run, *padded.stride()[1:]))
 
 
-class TrainingBatches:
-    """Endless shuffled, augmented batches, any of which can be computed from its iteration.
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Images and their labels as two tensors on one device.
 
-    An epoch visits every image once, in an order that depends on the seed and the epoch; what is
-    done to the images of a batch depends on the seed and the iteration. Nothing is remembered
-    between batches, so a run resumes from an iteration number alone.
-
-    Args:
-        data: The images, on the device the batches are to be on.
-        normalization: Applied after augmentation, so the border of a crop is black.
-        batch_size: Images in a batch, over all processes.
-        seed: Decides order and augmentation.
-        augmentation: Random crop and flip.
-        channels_last: Whether the batches have the channels-last memory format.
-        share: Which part of every batch is for this process, and the number of parts.
+    Attributes:
+        images: uint8 pixels, [N, C, H, W].
+        labels: int64 class numbers, [N].
+        class_names: What each class number stands for.
+        files: A number for each image, int64 [N], that tells its file from others; None if the images are
+            not from files of their own.
     """
 
-    def __init__(
-        self,
-        data: ImageSet,
-        normalization: Normalization,
-        *,
-        batch_size: int,
-        seed: int,
-        augmentation: Augmentation,
-        channels_last: bool = False,
-        share: tuple[int, int] = (0, 1),
-    ) -> None:
-        self._order = EpochOrder(len(data), batch_size=batch_size, seed=seed, share=share)
-        self._pixels = in_memory_order(data.images, channels_last)
-        self._labels = data.labels
-        self._to_inputs = ToInputs(normalization, data.images, channels_last=channels_last)
-        self._seed = seed
-        self._augmentation = augmentation
-        self._channels_last = channels_last
+    images: Tensor
+    labels: Tensor
+    class_names: tuple[str, ...]
+    files: Tensor | None = None
 
-    @property
-    def per_epoch(self) -> int:
-        """The number of batches in an epoch."""
-        return self._order.per_epoch
-
-    def at(self, iteration: int) -> tuple[Tensor, Tensor]:
-        """Return the inputs and labels of an iteration, counted from 1."""
-        chosen = self._order.at(iteration).to(self._labels.device)
-        pixels = self._pixels.index_select(0, chosen)
-        if self._augmentation.crop_padding or self._augmentation.flip:
-            pixels = self._augment(pixels, iteration)
-        return self._to_inputs(pixels), self._labels.index_select(0, chosen)
-
-    def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of the iterations after `iteration`, or every n-th of them, without end."""
-        return map(self.at, count(iteration + 1, every))
-
-    def _augment(self, pixels: Tensor, iteration: int) -> Tensor:
-        # Drawn for the whole batch before taking this process's share, so that dividing a batch
-        # among processes does not change its images.
-        drawn = self._augmentation.draw(
-            self._order.batch_size, generator(self._seed, "augmentation", iteration)
-        )
-        top, left, mirrored = (self._order.share_of(values).to(pixels.device) for values in drawn)
-        padding = self._augmentation.crop_padding
-        return crop_and_flip(pixels, padding, top, left, mirrored, channels_last=self._channels_last)
-
-
-class EvaluationBatches:
-    """All images in their own order; can be iterated repeatedly.
-
-    Args:
-        data: The images, on the device the batches are to be on.
-        normalization: Turns pixels into inputs.
-        batch_size: Images in a batch; the last may have fewer.
-        channels_last: Whether the batches have the channels-last memory format.
-    """
-
-    def __init__(
-        self, data: ImageSet, normalization: Normalization, *, batch_size: int, channels_last: bool = False
-    ) -> None:
-        if batch_size < 1:
-            raise DataError(f"batch_size must be at least 1, got {batch_size}")
-        self._data = data
-        self._to_inputs = ToInputs(normalization, data.images, channels_last=channels_last)
-        self._batch_size = batch_size
-        self._channels_last = channels_last
+    def __post_init__(self) -> None:
+        images, labels = self.images, self.labels
+        if images.dtype != torch.uint8 or images.ndim != 4:
+            raise DataError(
+                f"images must be uint8 [N, C, H, W], got {images.dtype} {list(images.shape)}; "
+                "scale the pixels to 0..255 and convert them with .to(torch.uint8)"
+            )
+        if labels.dtype != torch.int64 or labels.ndim != 1:
+            raise DataError(
+                f"labels must be int64 [N], got {labels.dtype} {list(labels.shape)}; convert with .long()"
+            )
+        if len(images) != len(labels):
+            raise DataError(
+                f"every image needs one label, got {len(images)} images and {len(labels)} labels; "
+                "check that both were read from the same files"
+            )
+        wrong = ((labels < 0) | (labels >= len(self.class_names))).nonzero()
+        if len(wrong) > 0:
+            first = int(wrong[0])
+            raise DataError(
+                f"labels must lie in 0..{len(self.class_names) - 1} for {len(self.class_names)} classes, "
+                f"got {int(labels[first])} at image {first} ({len(wrong)} such); count classes from 0"
+            )
 
     def __len__(self) -> int:
-        return -(-len(self._data) // self._batch_size)
+        return len(self.labels)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, len(self._data), self._batch_size):
-            batch = slice(start, start + self._batch_size)
-            pixels = in_memory_order(self._data.images[batch], self._channels_last)
-            yield self._to_inputs(pixels), self._data.labels[batch]
+    def select(self, indices: Tensor | Sequence[int]) -> "ImageSet":
+        """Return the images at `indices`, in that order."""
+        chosen = torch.as_tensor(indices, dtype=torch.int64, device=self.labels.device)
+        files = None if self.files is None else self.files[chosen.cpu()]
+        return ImageSet(self.images[chosen], self.labels[chosen], self.class_names, files)
+
+    def to(self, device: torch.device | str) -> "ImageSet":
+        """Return the set on `device`; nothing is copied if it is there already."""
+        return ImageSet(self.images.to(device), self.labels.to(device), self.class_names, self.files)
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what tells these images apart from others: their files, or else their pixels."""
+        # Pixels of the same file may differ by a bit where another version decodes them.
+        content = digest(list(self.images.shape[1:]), self.images if self.files is None else self.files)
+        return Fingerprint("images", len(self), digest(self.labels, self.class_names), content)
+
+    def training_batches(
+        self, normalization: Normalization | None, order: EpochOrder, options: LoaderOptions
+    ) -> TrainingBatches:
+        """Return endless shuffled batches, cropped and mirrored as the options ask."""
+        data, channels_last = self.to(options.device), options.channels_last
+        to_inputs = ToInputs(required(normalization), data.images, channels_last=channels_last)
+        all_pixels = in_memory_order(data.images, channels_last)
+        augmentation = options.augmentation
+
+        def batch(key: BatchKey) -> tuple[Tensor, Tensor]:
+            pixels = key.of(all_pixels)
+            if augmentation.crop_padding or augmentation.flip:
+                # Drawn for the whole batch before taking this process's share, so that dividing a batch
+                # among processes does not change its images.
+                random = generator(order.seed, "augmentation", key.number)
+                drawn = augmentation.draw(order.batch_size, random)
+                top, left, mirrored = (order.share_of(values).to(pixels.device) for values in drawn)
+                padding = augmentation.crop_padding
+                pixels = crop_and_flip(pixels, padding, top, left, mirrored, channels_last=channels_last)
+            return to_inputs(pixels), key.of(data.labels)
+
+        return TrainingBatches(order, partial(map, batch))
+
+    def evaluation_batches(
+        self, normalization: Normalization | None, batch_size: int, options: LoaderOptions = MAIN_PROCESS
+    ) -> EvaluationBatches:
+        """Return all images in order."""
+        data, channels_last = self.to(options.device), options.channels_last
+        to_inputs = ToInputs(required(normalization), data.images, channels_last=channels_last)
+
+        def batch(key: BatchKey) -> tuple[Tensor, Tensor]:
+            return to_inputs(in_memory_order(key.of(data.images), channels_last)), key.of(data.labels)
+
+        return EvaluationBatches(len(data), batch_size, partial(map, batch))
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,56 +236,19 @@ class TensorSet:
         return Fingerprint("examples", len(self), targets, digest(self.inputs))
 
     def training_batches(
-        self, _normalization: None, order: EpochOrder, options: LoaderOptions
-    ) -> "TensorTraining":
+        self, _normalization: Normalization | None, order: EpochOrder, options: LoaderOptions
+    ) -> TrainingBatches:
         """Return endless shuffled batches."""
-        return TensorTraining(self.to(options.device), order)
+        return TrainingBatches(order, partial(map, self.to(options.device)._batch))
 
     def evaluation_batches(
-        self, _normalization: None, batch_size: int, options: LoaderOptions = MAIN_PROCESS
-    ) -> "TensorEvaluation":
+        self, _normalization: Normalization | None, batch_size: int, options: LoaderOptions = MAIN_PROCESS
+    ) -> EvaluationBatches:
         """Return all examples in order."""
-        return TensorEvaluation(self.to(options.device), batch_size)
+        return EvaluationBatches(len(self), batch_size, partial(map, self.to(options.device)._batch))
 
-
-class TensorTraining:
-    """Endless training batches; each is a pure function of the seed and the iteration."""
-
-    def __init__(self, data: TensorSet, order: EpochOrder) -> None:
-        self._data = data
-        self._order = order
-
-    @property
-    def per_epoch(self) -> int:
-        """The number of batches in an epoch."""
-        return self._order.per_epoch
-
-    def at(self, iteration: int) -> tuple[Tensor, Tensor]:
-        """Return the inputs and targets of an iteration, counted from 1."""
-        chosen = self._order.at(iteration).to(self._data.labels.device)
-        return self._data.inputs.index_select(0, chosen), self._data.labels.index_select(0, chosen)
-
-    def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of the iterations after `iteration`, or every n-th of them, without end."""
-        return map(self.at, count(iteration + 1, every))
-
-
-class TensorEvaluation:
-    """All examples in their own order; can be iterated repeatedly."""
-
-    def __init__(self, data: TensorSet, batch_size: int) -> None:
-        if batch_size < 1:
-            raise DataError(f"batch_size must be at least 1, got {batch_size}")
-        self._data = data
-        self._batch_size = batch_size
-
-    def __len__(self) -> int:
-        return -(-len(self._data) // self._batch_size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, len(self._data), self._batch_size):
-            batch = slice(start, start + self._batch_size)
-            yield self._data.inputs[batch], self._data.labels[batch]
+    def _batch(self, key: BatchKey) -> tuple[Tensor, Tensor]:
+        return key.of(self.inputs), key.of(self.labels)
 
 
 def as_class_numbers(targets: Tensor, classes: int) -> Tensor:

@@ -8,33 +8,38 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b, file_digest
-from itertools import count
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from pfge.errors import InvalidValueError
 from pfge.lab.data.base import (
     IMAGENET_NORMALIZATION,
-    MAIN_PROCESS,
     DataError,
     DataWarning,
-    EpochOrder,
     Fingerprint,
-    ImageSet,
-    LoaderOptions,
     Normalization,
     digest,
     generator,
 )
-from pfge.lab.data.in_memory import ToInputs
-from pfge.lab.data.splits import Batch, LabelProxy, Splits, stratified
+from pfge.lab.data.batches import (
+    MAIN_PROCESS,
+    Batch,
+    BatchKey,
+    EpochOrder,
+    EvaluationBatches,
+    LoadedBatches,
+    LoaderOptions,
+    TrainingBatches,
+    load,
+    required,
+)
+from pfge.lab.data.in_memory import ImageSet, ToInputs
+from pfge.lab.data.splits import LabelProxy, Splits, stratified
 from pfge.storage.files import open_regular
 
 _AREA = (0.08, 1.0)
@@ -240,20 +245,16 @@ def check_same_classes(train: PictureFiles, other: PictureFiles) -> None:
 
 _MOST_TRIED = 100  # so that a disk that has gone is noticed soon
 
-Key: TypeAlias = tuple[int, int]  # epoch and index
-_Item: TypeAlias = tuple[Tensor, int, list[str], str]
-_RawBatch: TypeAlias = tuple[Tensor, Tensor, list[list[str]], list[str]]
 
-
-class PicturesByKey(Dataset[_Item]):
-    """Pixels [H, W, C], label, unreadable files, and why the picture is refused or "", for each key.
+class PictureBatches(LoadedBatches):
+    """Pixels [N, H, W, C], labels and unreadable files of each batch.
 
     A picture that cannot be read is replaced by the next one of its class.
 
     Args:
-        files: Where the pictures are.
+        files: Picture files.
         size: Height and width of the pixels.
-        seed: Decides the random crops, together with the key; None for center crops.
+        seed: Decides the random crops, together with epoch and index; None for center crops.
     """
 
     def __init__(self, files: PictureFiles, size: int, seed: int | None) -> None:
@@ -262,15 +263,24 @@ class PicturesByKey(Dataset[_Item]):
         self._seed = seed
         self._of_class: dict[int, Tensor] = {}
 
-    def __getitem__(self, key: Key) -> _Item:
-        epoch, wanted = key
+    def read(self, key: BatchKey) -> tuple[Tensor, Tensor, list[list[str]]]:
+        """Return pixels and labels, and the files that could not be read for each picture.
+
+        Raises:
+            DataError: A class has no readable picture, or the range of a picture's pixels is not known.
+        """
+        items = [self._picture(key.epoch, int(index)) for index in key.indices]
+        pixels, labels, corrupt = zip(*items, strict=True)
+        return torch.stack(pixels), torch.tensor(labels), [*filter(None, corrupt)]
+
+    def _picture(self, epoch: int, wanted: int) -> tuple[Tensor, int, list[str]]:
         corrupt: list[str] = []
         for index in self._with_replacements(wanted):
             path = self.files.path(index)
             try:
                 picture = open_picture(path)
-            except DataError as error:
-                return self._refused(str(error))
+            except DataError:
+                raise
             except Exception:  # decoders raise many types; in each case the file is not usable
                 corrupt.append(str(path))
                 continue
@@ -279,10 +289,10 @@ class PicturesByKey(Dataset[_Item]):
             else:
                 random = generator(self._seed, "picture", epoch, index)
                 pixels = random_resized_crop(picture, size=self.size, generator=random)
-            return pixels, int(self.files.labels[index]), corrupt, ""
+            return pixels, int(self.files.labels[index]), corrupt
         label = int(self.files.labels[wanted])
         name, total = self.files.class_names[label], len(self._of_class[label])
-        return self._refused(
+        raise DataError(
             f"{len(corrupt)} of {total} pictures of class {name!r} were tried and none could be read, the "
             f"first is {corrupt[0]}; check that the disk is there and the files are pictures"
         )
@@ -297,68 +307,46 @@ class PicturesByKey(Dataset[_Item]):
         place = int(torch.searchsorted(alike, index))
         yield from alike.roll(-place)[1:_MOST_TRIED].tolist()
 
-    def _refused(self, reason: str) -> _Item:
-        # The main process reports the error: one raised in a worker would arrive as a traceback.
-        return torch.zeros(self.size, self.size, 3, dtype=torch.uint8), 0, [], reason
-
 
 class PictureReader:
-    """Read batches of pictures, turn them into inputs and count the corrupt ones.
+    """Read batches of pictures, turn them into inputs and count the corrupt files.
 
     Args:
-        pictures: What to read.
+        pictures: Batches of pixels.
         normalization: Turns pixels into inputs.
-        options: How the batches reach the model.
+        options: Workers that read ahead, device and memory format.
+
+    Attributes:
+        corrupt: Paths of the files that could not be read so far, in the order they were met.
     """
 
-    def __init__(self, pictures: PicturesByKey, normalization: Normalization, options: LoaderOptions) -> None:
+    def __init__(
+        self, pictures: PictureBatches, normalization: Normalization, options: LoaderOptions
+    ) -> None:
         self.corrupt: dict[str, None] = {}
         self._pictures = pictures
         self._options = options
         example = torch.empty(0, 3, pictures.size, pictures.size, device=options.device)
         self._to_inputs = ToInputs(normalization, example, channels_last=options.channels_last)
 
-    def read_here(self, keys: list[Key]) -> Batch:
-        """Return one batch, read by this process."""
-        return self._deliver(_collate([self._pictures[key] for key in keys]))
-
-    def read(self, batches: Iterable[list[Key]]) -> Iterator[Batch]:
+    def __call__(self, keys: Iterable[BatchKey]) -> Iterator[Batch]:
         """Yield the batches, which the workers read ahead."""
-        loader = DataLoader(
-            self._pictures,
-            batch_sampler=batches,
-            num_workers=self._options.workers,
-            collate_fn=_collate,
-            pin_memory=self._options.device.type == "cuda",
-            # A loader draws a number for its workers; without this it would take it from the global stream.
-            generator=torch.Generator(),
-        )
-        return map(self._deliver, loader)
-
-    def _deliver(self, batch: _RawBatch) -> Batch:
-        pixels, labels, corrupt, refusals = batch
-        if refusals:
-            raise DataError(refusals[0])
-        for names in corrupt:
-            self._count(names)
-        pixels = pixels.to(self._options.device, non_blocking=True)
-        inputs = self._to_inputs(pixels if self._options.channels_last else pixels.permute(0, 3, 1, 2))
-        return inputs, labels.to(self._options.device, non_blocking=True)
+        for pixels, labels, corrupt in load(self._pictures, keys, self._options):
+            for names in corrupt:
+                self._count(names)
+            moved = pixels.to(self._options.device, non_blocking=True)
+            inputs = self._to_inputs(moved if self._options.channels_last else moved.permute(0, 3, 1, 2))
+            yield inputs, labels.to(self._options.device, non_blocking=True)
 
     def _count(self, corrupt: list[str]) -> None:
         if not self.corrupt:
             warnings.warn(
                 f"corrupt picture {corrupt[0]}: the next one of its class takes its place; "
-                "this warning is shown once, all are counted in `corrupt`",
+                "this warning is shown once, `reader.corrupt` of the batches lists all",
                 DataWarning,
                 stacklevel=3,
             )
         self.corrupt.update(dict.fromkeys(corrupt))
-
-
-def _collate(items: list[_Item]) -> _RawBatch:
-    pixels, labels, corrupt, refusals = zip(*items, strict=True)
-    return torch.stack(pixels), torch.tensor(labels), [*filter(None, corrupt)], [*filter(None, refusals)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,73 +371,19 @@ class StreamedPictures(LabelProxy):
         return replace(self, files=self.files.select(indices))
 
     def training_batches(
-        self, normalization: Normalization, order: EpochOrder, options: LoaderOptions
-    ) -> "StreamedTraining":
+        self, normalization: Normalization | None, order: EpochOrder, options: LoaderOptions
+    ) -> TrainingBatches:
         """Return endless shuffled batches of random resized crops, half of them mirrored."""
-        pictures = PicturesByKey(self.files, self.size, order.seed)
-        return StreamedTraining(order, PictureReader(pictures, normalization, options))
+        pictures = PictureBatches(self.files, self.size, order.seed)
+        return TrainingBatches(order, PictureReader(pictures, required(normalization), options))
 
     def evaluation_batches(
-        self, normalization: Normalization, batch_size: int, options: LoaderOptions = MAIN_PROCESS
-    ) -> "StreamedEvaluation":
+        self, normalization: Normalization | None, batch_size: int, options: LoaderOptions = MAIN_PROCESS
+    ) -> EvaluationBatches:
         """Return all pictures in order, resized and cropped to their center."""
-        pictures = PicturesByKey(self.files, self.size, None)
-        return StreamedEvaluation(len(self), batch_size, PictureReader(pictures, normalization, options))
-
-
-class StreamedTraining:
-    """Endless training batches; each is a pure function of the seed and the iteration."""
-
-    def __init__(self, order: EpochOrder, reader: PictureReader) -> None:
-        self._order = order
-        self._reader = reader
-
-    @property
-    def per_epoch(self) -> int:
-        """The number of batches in an epoch."""
-        return self._order.per_epoch
-
-    @property
-    def corrupt(self) -> tuple[str, ...]:
-        """The pictures that could not be read so far, in the order they were met."""
-        return tuple(self._reader.corrupt)
-
-    def at(self, iteration: int) -> Batch:
-        """Return the batch of an iteration, counted from 1, read by this process."""
-        return self._reader.read_here(self._keys(iteration))
-
-    def starting_after(self, iteration: int, *, every: int = 1) -> Iterator[Batch]:
-        """Yield the batches of the iterations after `iteration`, or every n-th of them, without end."""
-        return self._reader.read(map(self._keys, count(iteration + 1, every)))
-
-    def _keys(self, iteration: int) -> list[Key]:
-        epoch = (iteration - 1) // self.per_epoch
-        return [(epoch, index) for index in self._order.at(iteration).tolist()]
-
-
-class StreamedEvaluation:
-    """All pictures in their own order; can be iterated repeatedly."""
-
-    def __init__(self, pictures: int, batch_size: int, reader: PictureReader) -> None:
-        if batch_size < 1:
-            raise DataError(f"batch_size must be at least 1, got {batch_size}")
-        self._starts = range(0, pictures, batch_size)
-        self._pictures = pictures
-        self._reader = reader
-
-    @property
-    def corrupt(self) -> tuple[str, ...]:
-        """The pictures that could not be read so far, in the order they were met."""
-        return tuple(self._reader.corrupt)
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self._reader.read(
-            [(0, index) for index in range(start, min(start + self._starts.step, self._pictures))]
-            for start in self._starts
-        )
+        pictures = PictureBatches(self.files, self.size, None)
+        reader = PictureReader(pictures, required(normalization), options)
+        return EvaluationBatches(len(self), batch_size, reader)
 
 
 _SPLIT_SEED = 0

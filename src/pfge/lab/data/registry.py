@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pfge.lab.config.settings import expand_user
-from pfge.lab.data.base import DataError, ImageSet, Normalization
+from pfge.lab.data.base import DataError, Normalization
 from pfge.lab.data.datasets import DatasetSplits
-from pfge.lab.data.in_memory import TensorSet
+from pfge.lab.data.in_memory import ImageSet, TensorSet
 from pfge.lab.data.readers.cifar import CIFAR10, CIFAR100, Cifar, load_cifar
 from pfge.lab.data.readers.idx import FASHION_MNIST, MNIST, IdxData, load_idx
 from pfge.lab.data.readers.scikit import load_breast_cancer, load_diabetes, load_digits, load_mnist1d

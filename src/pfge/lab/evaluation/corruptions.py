@@ -1,6 +1,6 @@
 """Corrupted inputs: the corruptions, and data sets that apply them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from io import BytesIO
@@ -11,9 +11,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pfge.lab.data.base import MAIN_PROCESS, DataError, ImageSet, LoaderOptions, Normalization, derive_seed
-from pfge.lab.data.in_memory import ToInputs, in_memory_order
-from pfge.lab.data.splits import Batch, BatchedPart, DataPart, EvaluationSource, LabelProxy
+from pfge.lab.data.base import DataError, Normalization, derive_seed
+from pfge.lab.data.batches import (
+    MAIN_PROCESS,
+    Batch,
+    BatchKey,
+    DataPart,
+    EvaluationBatches,
+    LoaderOptions,
+    required,
+)
+from pfge.lab.data.in_memory import ImageSet, ToInputs, in_memory_order
+from pfge.lab.data.splits import LabelProxy
 
 STRENGTHS = range(1, 6)
 
@@ -188,14 +197,14 @@ class CorruptedStream(LabelProxy):
             corrupted images has the same pixels.
     """
 
-    images: BatchedPart
+    images: DataPart
     name: str
     strength: int
     seed: int
     positions: Sequence[int]
 
     @property
-    def origin(self) -> BatchedPart:
+    def origin(self) -> DataPart:
         """The images as they are."""
         return self.images
 
@@ -209,43 +218,26 @@ class CorruptedStream(LabelProxy):
         raise DataError("corrupted images are for evaluation only; train on the data as it is")
 
     def evaluation_batches(
-        self, normalization: Normalization, batch_size: int, options: LoaderOptions = MAIN_PROCESS
-    ) -> "CorruptedBatches":
+        self, normalization: Normalization | None, batch_size: int, options: LoaderOptions = MAIN_PROCESS
+    ) -> EvaluationBatches:
         """Return all images in order, corrupted by this process."""
-        channels = len(normalization.mean)
+        known = required(normalization)
+        channels = len(known.mean)
         # A stream returns only normalized inputs; with mean 0 and this std they equal the pixels.
         as_pixels = Normalization((0.0,) * channels, (1 / 255,) * channels)
-        pixels = self.images.evaluation_batches(as_pixels, batch_size, LoaderOptions(options.workers))
-        return CorruptedBatches(self, pixels, normalization, options)
+        source = self.images.evaluation_batches(as_pixels, batch_size, LoaderOptions(options.workers))
 
+        def read(keys: Iterable[BatchKey]) -> Iterator[Batch]:
+            listed = list(keys)
+            for key, (pixels, labels) in zip(listed, source.reader(listed), strict=True):
+                positions = [self.positions[int(index)] for index in key.indices]
+                whole = pixels.round().to(torch.uint8)
+                images = corrupt(whole, self.name, self.strength, self.seed, positions=positions)
+                moved = images.to(options.device)
+                to_inputs = ToInputs(known, moved, channels_last=options.channels_last)
+                yield (
+                    to_inputs(in_memory_order(moved, options.channels_last)),
+                    labels.to(options.device),
+                )
 
-class CorruptedBatches:
-    """All images of a corrupted stream, in order; can be iterated repeatedly."""
-
-    def __init__(
-        self,
-        stream: CorruptedStream,
-        pixels: EvaluationSource,
-        normalization: Normalization,
-        options: LoaderOptions,
-    ) -> None:
-        self._stream = stream
-        self._pixels = pixels
-        self._normalization = normalization
-        self._options = options
-
-    def __len__(self) -> int:
-        return len(self._pixels)
-
-    def __iter__(self) -> Iterator[Batch]:
-        stream, done = self._stream, 0
-        for pixels, labels in self._pixels:
-            positions = stream.positions[done : done + len(labels)]
-            done += len(labels)
-            whole = pixels.round().to(torch.uint8)
-            images = corrupt(whole, stream.name, stream.strength, stream.seed, positions=positions)
-            yield self._to_inputs(images.to(self._options.device)), labels.to(self._options.device)
-
-    def _to_inputs(self, images: Tensor) -> Tensor:
-        to_inputs = ToInputs(self._normalization, images, channels_last=self._options.channels_last)
-        return to_inputs(in_memory_order(images, self._options.channels_last))
+        return EvaluationBatches(len(self), batch_size, read)

@@ -14,7 +14,7 @@ from pfge.ensemble import Ensemble
 from pfge.forward import call_model
 from pfge.lab.config.settings import Experiment
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.data.base import count_batches
+from pfge.lab.data.batches import count_batches
 from pfge.lab.engine import Engine, has_other_processes
 from pfge.lab.evaluation.passes import augmented_passes, mc_dropout, views_in
 from pfge.lab.evaluation.record import record_collected, record_ensemble, saved_ensemble

@@ -16,7 +16,7 @@ from pfge.connectivity.fitting import fit_curve
 from pfge.connectivity.tracing import CurveTrace, trace_curve
 from pfge.errors import InvalidValueError
 from pfge.forward import call_model
-from pfge.lab.data import Batch, TrainingSource, take
+from pfge.lab.data import Batch, TrainingBatches, take
 from pfge.lab.data.base import derive_seed, generator, seed_torch
 from pfge.lab.session import Session
 from pfge.metrics.scores import score_examples
@@ -124,7 +124,7 @@ class Training:
 def train_resumable(
     session: Session,
     trajectory: Trajectory,
-    source: TrainingSource,
+    source: TrainingBatches,
     training: Training,
     on_update: Callable[[], None] | None = None,
 ) -> None:

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pfge.lab.data.base import DataError
-from pfge.lab.data.in_memory import Augmentation, crop_and_flip
+from pfge.lab.data.batches import Augmentation
+from pfge.lab.data.in_memory import crop_and_flip
 from tests.lab.data.made import random_images
 
 

@@ -3,8 +3,9 @@ from itertools import islice
 import pytest
 import torch
 
-from pfge.lab.data.base import DataError, ImageSet, Normalization
-from pfge.lab.data.in_memory import Augmentation, EvaluationBatches, TrainingBatches
+from pfge.lab.data.base import DataError, Normalization
+from pfge.lab.data.batches import Augmentation, TrainingBatches, evaluation_batches, training_batches
+from pfge.lab.data.in_memory import ImageSet
 from tests.lab.data.in_memory.test_augmentation import cropped_pixel_by_pixel
 from tests.lab.data.made import random_images
 
@@ -14,7 +15,7 @@ UNTOUCHED = Augmentation(crop_padding=0, flip=False)
 
 def make(data: ImageSet, **changes: object) -> TrainingBatches:
     options: dict[str, object] = {"batch_size": 4, "seed": 3, "augmentation": Augmentation(2)} | changes
-    return TrainingBatches(data, NORMALIZATION, **options)  # type: ignore[arg-type]
+    return training_batches(data, NORMALIZATION, **options)  # type: ignore[arg-type]
 
 
 def numbered(count: int) -> ImageSet:
@@ -119,7 +120,7 @@ def test_a_normalization_for_other_channels_is_refused():
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_evaluation_gives_every_image_in_order_as_often_as_asked(channels_last: bool):
     data = random_images(10)
-    batches = EvaluationBatches(data, NORMALIZATION, batch_size=4, channels_last=channels_last)
+    batches = evaluation_batches(data, NORMALIZATION, batch_size=4, channels_last=channels_last)
     for _ in range(2):
         inputs, labels = zip(*batches, strict=True)
         assert [len(part) for part in labels] == [4, 4, 2]
@@ -128,9 +129,9 @@ def test_evaluation_gives_every_image_in_order_as_often_as_asked(channels_last: 
 
 
 def test_evaluation_knows_its_number_of_batches():
-    assert len(EvaluationBatches(random_images(10), NORMALIZATION, batch_size=4)) == 3
+    assert len(evaluation_batches(random_images(10), NORMALIZATION, batch_size=4)) == 3
 
 
 def test_an_evaluation_batch_of_no_images_is_refused():
     with pytest.raises(DataError, match="at least 1, got 0"):
-        EvaluationBatches(random_images(4), NORMALIZATION, batch_size=0)
+        evaluation_batches(random_images(4), NORMALIZATION, batch_size=0)

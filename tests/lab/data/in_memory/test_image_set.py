@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from pfge.lab.data.base import DataError, ImageSet, Normalization
+from pfge.lab.data.base import DataError, Normalization
+from pfge.lab.data.in_memory import ImageSet
 from tests.lab.data.made import CLASSES, random_images
 
 

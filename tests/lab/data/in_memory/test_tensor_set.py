@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from pfge.lab.data.base import DataError
+from pfge.lab.data.batches import evaluation_batches, training_batches
 from pfge.lab.data.in_memory import TensorSet
-from pfge.lab.data.splits import evaluation_batches, training_batches
 
 
 def rows(count: int = 10) -> TensorSet:

@@ -6,13 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from pfge.lab.data.base import (
-    IMAGENET_NORMALIZATION,
-    DataError,
-    DataWarning,
-    ImageSet,
-    Normalization,
-)
+from pfge.lab.data.base import IMAGENET_NORMALIZATION, DataError, DataWarning, Normalization
+from pfge.lab.data.in_memory import ImageSet
 from pfge.lab.data.pictures import (
     StreamedPictures,
     center_crop,

@@ -8,14 +8,13 @@ import torch
 from PIL import Image
 
 from pfge.lab.data.base import IMAGENET_NORMALIZATION, DataError, DataWarning
+from pfge.lab.data.batches import TrainingBatches, training_batches
 from pfge.lab.data.pictures import (
     StreamedPictures,
-    StreamedTraining,
     center_crop,
     find_pictures,
     open_picture,
 )
-from pfge.lab.data.splits import training_batches
 from tests.lab.data.made import write_pictures
 
 
@@ -26,7 +25,7 @@ def pictures(tmp_path: Path) -> StreamedPictures:
     return StreamedPictures(find_pictures(tmp_path), size=14)
 
 
-def training(pictures: StreamedPictures, **changes: object) -> StreamedTraining:
+def training(pictures: StreamedPictures, **changes: object) -> TrainingBatches:
     options: dict[str, object] = {"batch_size": 4, "seed": 3} | changes
     return training_batches(pictures, IMAGENET_NORMALIZATION, **options)  # type: ignore
 
@@ -49,7 +48,7 @@ def test_pictures_of_batches_that_are_skipped_are_not_read(pictures: StreamedPic
             warnings.simplefilter("ignore", DataWarning)
             read = list(islice(batches.starting_after(first, every=2), 3 - first))
         assert len(read) == 3 - first
-        met.append(batches.corrupt)
+        met.append(tuple(batches.reader.corrupt))
     assert sorted(met) == [(), (str(pictures.files.path(3)),)]
 
 
@@ -114,7 +113,7 @@ def test_corrupt_pictures_are_replaced_by_the_next_of_their_class_named_and_coun
     assert torch.equal(inputs[4], inputs[0])
     assert torch.equal(inputs[9], inputs[5])
     assert torch.equal(labels, pictures.labels)
-    assert batches.corrupt == tuple(str(pictures.files.path(index)) for index in (3, 4, 9))
+    assert tuple(batches.reader.corrupt) == tuple(str(pictures.files.path(index)) for index in (3, 4, 9))
 
 
 def test_a_corrupt_picture_met_by_a_worker_is_counted_here(pictures: StreamedPictures):
@@ -122,7 +121,7 @@ def test_a_corrupt_picture_met_by_a_worker_is_counted_here(pictures: StreamedPic
     batches = training(pictures, batch_size=10, workers=1)
     with pytest.warns(DataWarning):
         next(batches.starting_after(0))
-    assert batches.corrupt == (str(pictures.files.path(0)),)
+    assert tuple(batches.reader.corrupt) == (str(pictures.files.path(0)),)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfge.lab.data.base import DataError, ImageSet, Normalization
+from pfge.lab.data.base import DataError, Normalization
+from pfge.lab.data.in_memory import ImageSet
 from pfge.lab.data.readers.download import check_md5, fetch_folder
 from pfge.storage.files import DATA_LIMIT, read_bounded
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pfge.lab.data.base import DataError, ImageSet, Normalization
+from pfge.lab.data.base import DataError, Normalization
+from pfge.lab.data.in_memory import ImageSet
 from pfge.lab.data.readers.download import check_md5, fetch
 from pfge.storage.files import DATA_LIMIT, open_regular, read_bounded
 

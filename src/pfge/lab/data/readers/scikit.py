@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfge.lab.data.base import DataError, ImageSet
-from pfge.lab.data.in_memory import TensorSet
+from pfge.lab.data.base import DataError
+from pfge.lab.data.in_memory import ImageSet, TensorSet
 from pfge.lab.data.splits import stratified
 from pfge.storage.files import StorageError, read_recorded, record_of, write_recorded
 
