@@ -45,7 +45,7 @@ test-slow: $(READY)
 test-all: test test-slow
 
 # Numerical decisions must not depend on the instruction set: the numeric tests with the oldest one.
-NUMERIC := calibration cascade collectors compression metrics packed tasks test_averages.py test_batch_norm.py \
+NUMERIC := calibration cascade collectors compression export metrics packed tasks test_averages.py test_batch_norm.py \
 	test_ensemble.py test_rounding.py test_trajectory.py test_weights.py
 test-portable: $(READY)
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(PYTEST) -m "not slow" $(addprefix tests/,$(NUMERIC))

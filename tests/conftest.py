@@ -9,8 +9,10 @@ import pytest
 import torch
 from hypothesis import settings
 
+from pfge.lab.data import load_data
 from pfge.tasks import Metric
 from pfge.tasks.manifest import KNOWN
+from tests.made_once import made_once
 from tests.tasks.fractions import Fractions
 
 # Fixed examples and no deadline: a slow or busy machine must not decide whether a test passes.
@@ -33,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return tests[worker * len(tests) // workers : (worker + 1) * len(tests) // workers]
 
     items[:] = [item for worker in range(workers) for item in part(slow, worker) + part(quick, worker)]
+
+
+@pytest.fixture(scope="session")
+def signals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of data with the signals of MNIST-1D, which take seconds to generate."""
+    return made_once(tmp_path_factory, "signals", lambda folder: load_data("mnist1d", root=folder))
 
 
 @pytest.fixture

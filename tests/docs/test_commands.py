@@ -45,6 +45,7 @@ ONLY_UNDERSTOOD = {
     "pfge compare my.toml --launcher ray:10.0.0.1:6379": "needs a cluster",
     "pfge compare configs/paper --launcher slurm": "needs a cluster",
     "pfge compare configs/paper --dry-run": "needs data that cannot be generated",
+    "pfge export small ensemble.onnx --config my.toml": "docs/serving exports such an ensemble",
     "pfge evaluate runs/mine/seed-1/ensembles/PFGE --ood cifar100": "needs data that cannot be generated",
     "pfge diagnose runs/mine --set model.name=my_code:make_model": "cli/test_untrusted_runs.py runs it",
 }

@@ -64,7 +64,7 @@ def test_an_ensemble_is_saved_after_a_fault_at_any_change(tmp_path: Path) -> Non
 @needs_gcc
 @pytest.mark.slow
 def test_commands_and_loops_go_on_after_a_fault_at_any_change(tmp_path: Path) -> None:
-    plan = {**dict.fromkeys(ACTIONS, 0.02), LITTLE_MEMORY: 1}
+    plan = {**dict.fromkeys(ACTIONS, 0.01), LITTLE_MEMORY: 1}
     tallies = strike(tmp_path, dict.fromkeys(COMMANDS, plan))
     assert len(tallies) == len(COMMANDS) * len(plan)
     for (program, kind), tally in tallies.items():

@@ -6,9 +6,19 @@ from typing import Any
 import pytest
 from site_browser import CHROMIUM, DESKTOP, DRIVER, NEEDED, PHONE, emulate
 
-__all__ = ["DESKTOP", "EVIL", "PHONE", "needs_browser", "opened"]
+__all__ = ["DESKTOP", "EVIL", "PHONE", "browser_marks", "needs_browser", "opened"]
 
-needs_browser = pytest.mark.skipif(not CHROMIUM or not DRIVER, reason=NEEDED)
+browser_marks = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM or not DRIVER, reason=NEEDED)]
+"""The marks of a test that opens pages in a browser, which takes seconds to start."""
+
+
+def needs_browser(test: Any) -> Any:
+    """Mark one test as the marks above mark a module."""
+    for mark in browser_marks:
+        test = mark(test)
+    return test
+
+
 EVIL = "<script><img src=x onerror=window.broken=1><b>mine"
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.reports.browsing import DESKTOP, EVIL, PHONE, needs_browser, opened
+from tests.reports.browsing import DESKTOP, EVIL, PHONE, browser_marks, opened
 from tests.reports.made_run import MEMBERS
 
-pytestmark = needs_browser
+pytestmark = browser_marks
 
 
 def marks(browser: Any, method: str) -> int:

@@ -597,8 +597,11 @@ def test_members_are_written_and_hashed_once(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("data", "model"), [("breast_cancer", "mlp"), ("mnist1d", "conv1d")])
-def test_tables_and_signals_are_compared_like_pictures(tmp_path: Path, data: str, model: str) -> None:
-    rows = run(tiny(f"data.name={data}", f"model.name={model}", "data.test_images=100"), tmp_path / "run")
+def test_tables_and_signals_are_compared_like_pictures(
+    tmp_path: Path, signals: Path, data: str, model: str
+) -> None:
+    settings = (f"data.name={data}", f"model.name={model}", f"data.root={signals}", "data.test_images=100")
+    rows = run(tiny(*settings), tmp_path / "run")
     assert {row["method"] for row in rows} == {"w0", "SWA", "FGE", "FGE*", "SWAG", "SWAG*", "PFGE"}
     assert all(0 < row["test"]["nll"] < 5 for row in rows)
 

@@ -16,9 +16,9 @@ from pfge.storage.files import write_recorded
 
 @pytest.mark.slow
 def test_signals_are_always_the_same_in_ten_classes_and_leave_the_global_random_numbers_alone(
-    tmp_path: Path,
+    tmp_path: Path, signals: Path
 ) -> None:
-    splits = load_data("mnist1d", root=tmp_path)
+    splits = load_data("mnist1d", root=signals)
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (4000, 2000, 8000)
     assert splits.channels == 1
     assert splits.train.inputs.shape == (4000, 1, 40)
