@@ -2,9 +2,7 @@
 
 from pfge.collectors.averaging import EMA, SWA, AveragingCollector, RunningMean
 from pfge.collectors.base import Collector, Restart
-from pfge.collectors.fge import FGE
-from pfge.collectors.pfge import PFGE
-from pfge.collectors.star import Star
+from pfge.collectors.stored import FGE, PFGE, Star
 from pfge.collectors.stores import FolderStore, MemoryStore
 from pfge.collectors.swag import SWAG
 
