@@ -16,7 +16,7 @@ from pfge.lab.config.toml import load_experiment
 from pfge.lab.experiments.compare import compare_all
 from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, base_of
-from pfge.reports.tables.paper import paper_accuracies
+from pfge.reports.tables.methods import paper_accuracies
 from studies.cifar10_views import VIEWS, record_views, viewed_table
 from studies.rates import chosen_rate, member_counts, methods_of, rate_folder, values
 from studies.records import Part, begun_part, machines, missing_part, parts_in, record_parts

@@ -47,7 +47,7 @@ ROWS: dict[str, list[set[str]]] = {
         {"statistics", "printable", "appearance"},
         {"verdicts", "run"},
         {"tables", "figures"},
-        {"contents", "notebook"},
+        {"contents", "summary"},
         {"page"},
     ],
 }
@@ -173,7 +173,7 @@ HEAVY = ("lightning", "lightning_fabric", "PIL", "sklearn", "torchvision", "torc
     "code",
     [
         "import pfge.reports",
-        "import pfge.reports.page.page",
+        "import pfge.reports.page",
         "from pfge.cli.main import main; assert main(['table', sys.argv[1]]) == 0",
         "from pfge.cli.main import main; assert main(['report', sys.argv[1]]) == 0",
         "from pfge.cli.main import main; assert main(['report', sys.argv[1], '--format', 'latex']) == 0",
@@ -235,8 +235,8 @@ OPENED_ELSEWHERE = {
     "lab/evaluation/corruptions.py: Image.open(file)",
     "lab/data/readers/scikit.py: np.loadtxt(file, delimiter=',')",
     "lab/run/folder.py: Path('/proc/cpuinfo').read_text(encoding='utf-8')",
-    "reports/page/page.py: (files('pfge.reports.page') / 'assets' / name).read_text(encoding='utf-8')",
-    "reports/tables/paper.py: (files('pfge.reports.tables') / 'paper.toml').read_text(encoding='utf-8')",
+    "reports/page.py: (files('pfge.reports') / 'assets' / name).read_text(encoding='utf-8')",
+    "reports/tables/methods.py: (files('pfge.reports.tables') / 'paper.toml').read_text(encoding='utf-8')",
     "cli/main.py: Path(os.devnull).open('w', encoding='utf-8')",
     "cli/main.py: os.open(os.devnull, os.O_WRONLY)",
 }

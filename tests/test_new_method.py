@@ -15,7 +15,7 @@ from pfge.lab.experiments.landscape import make_landscape
 from pfge.lab.run.progress import Reporter
 from pfge.methods import METHODS, Method, register
 from pfge.reports.appearance import APPEARANCES, Appearance, Style
-from pfge.reports.page.page import make_page
+from pfge.reports.page import make_page
 from pfge.reports.run import Run
 from tests.cli.test_plan import PLAN
 from tests.lab.tiny import Stopped, counted_steps, outcome, read_lines, run, tiny

@@ -11,7 +11,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from pfge.methods import METHODS, Method, find_reference
 from pfge.reports.contents import comparison_tables
-from pfge.reports.tables.render import to_markdown
+from pfge.reports.tables.table import to_markdown
 from site_extension import pictures
 from site_extension.measured import gains, qualities, show
 from site_extension.recorded import recorded_run

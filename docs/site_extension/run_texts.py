@@ -8,7 +8,7 @@ from pfge.reports.run import Run
 from pfge.reports.tables.diagnosis import connectivity_tables
 from pfge.reports.tables.ensembles import formats_table
 from pfge.reports.tables.methods import differences_table
-from pfge.reports.tables.render import to_markdown
+from pfge.reports.tables.table import to_markdown
 from pfge.reports.verdicts import Gap, find_gaps
 from pfge.storage.files import read_json_object
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from site_browser import started_browser
 
-from pfge.reports.page.page import make_page
+from pfge.reports.page import make_page
 from pfge.reports.run import Run
 from tests.reports.browsing import EVIL
 from tests.reports.figures.test_landscape import FOUND

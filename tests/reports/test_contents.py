@@ -9,10 +9,9 @@ import torch
 
 from pfge.cli.main import main
 from pfge.reports.contents import report_figures, report_tables
-from pfge.reports.page.page import make_page
+from pfge.reports.page import make_page
 from pfge.reports.run import Run
-from pfge.reports.tables.render import print_table, to_csv, to_html, to_latex, to_markdown
-from pfge.reports.tables.table import Table
+from pfge.reports.tables.table import Table, print_table, to_csv, to_html, to_latex, to_markdown
 from pfge.storage.files import read_tensors, write_tensors
 from pfge.tasks import Classification, Metric
 from tests.reports import made_run

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from pfge.reports.contents import comparison_tables, report_figures
-from pfge.reports.page.summary import Finding, findings
 from pfge.reports.run import Run
 from pfge.reports.statistics import measured
+from pfge.reports.summary import Finding, findings
 from pfge.reports.tables.ensembles import formats_table
 from pfge.reports.tables.table import is_best
 from pfge.reports.verdicts import find_gaps
 from pfge.storage.files import write_tensors
 from pfge.tasks import Regression
-from tests.reports.figures.test_paper import drawn
+from tests.reports.figures.test_path import drawn
 from tests.reports.made_run import form_rows, heads, make_run, result, write_forms, write_results
 
 TASK = Regression()

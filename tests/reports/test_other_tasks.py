@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from pfge.reports.contents import report_figures, report_tables
-from pfge.reports.page.page import make_page
-from pfge.reports.page.summary import findings
+from pfge.reports.page import make_page
 from pfge.reports.run import Run
 from pfge.reports.statistics import task_of
+from pfge.reports.summary import findings
 from pfge.storage.files import write_json, write_tensors
 from pfge.tasks.manifest import DEFAULT_TASK
 from tests.reports.made_run import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from site_browser import emulate, find_serious
 
-from pfge.reports.page.page import make_page
+from pfge.reports.page import make_page
 from pfge.reports.run import Run
 from tests.reports.browsing import DESKTOP, PHONE, needs_browser, opened
 from tests.reports.made_run import MEMBERS, form_rows, make_run, result, write_forms, write_results

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pfge.reports.contents import report_figures, report_tables
-from pfge.reports.page.page import make_page
+from pfge.reports.page import make_page
 from pfge.reports.run import Run
 from pfge.storage.files import StorageError, write_tensors
 from tests.hostile import in_time, put_pipe

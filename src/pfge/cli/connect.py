@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _draw(rows: "Sequence[ConnectivityRow]", folder: Path) -> str:
     """Draw the curves if matplotlib is there, and say where they can be seen."""
-    from pfge.reports.figures.paper import curves
+    from pfge.reports.figures.path import curves
 
     try:
         from pfge.reports.figures.plots import save_figure

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     """Make the page, tables or figures, and print their files."""
     import warnings
 
-    from pfge.reports.page.page import make_page
+    from pfge.reports.page import make_page
     from pfge.reports.run import Run
     from pfge.storage.files import write_text
 
@@ -119,7 +119,7 @@ def _choose(
 
 def _write_tables(chosen: "list[tuple[str, Table]]", kind: str, out: Path | None) -> None:
     """Write or print tables; as CSV each has a file of its own, because programs read one table from one."""
-    from pfge.reports.tables.render import PREAMBLE, to_csv, to_latex, to_markdown
+    from pfge.reports.tables.table import PREAMBLE, to_csv, to_latex, to_markdown
     from pfge.storage.files import write_text
 
     if kind == "csv" and len(chosen) > 1:

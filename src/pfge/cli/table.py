@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
 
     from pfge.reports.contents import comparison_tables
     from pfge.reports.run import Run
-    from pfge.reports.tables.render import to_markdown
+    from pfge.reports.tables.table import to_markdown
     from pfge.storage.files import StorageError
 
     found = Run(options.folder)

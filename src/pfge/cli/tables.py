@@ -20,7 +20,7 @@ from pfge.lab.run.results import (
 )
 from pfge.methods import METHODS
 from pfge.reports.contents import comparison_tables
-from pfge.reports.page.page import make_page
+from pfge.reports.page import make_page
 from pfge.reports.run import Run
 from pfge.reports.statistics import Estimate, main_metrics
 from pfge.reports.tables.diagnosis import connectivity_tables, diagnosis_table, in_words
@@ -33,8 +33,7 @@ from pfge.reports.tables.ensembles import (
     plans_table,
 )
 from pfge.reports.tables.methods import methods_table, name_runs, runs_table
-from pfge.reports.tables.render import console, print_table
-from pfge.reports.tables.table import Number
+from pfge.reports.tables.table import Number, console, print_table
 from pfge.storage.files import write_text
 from pfge.tasks import Task
 

@@ -6,23 +6,22 @@ from pfge.lab.config.settings import MarginSettings
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.results import ComparisonRow, FormatRow
 from pfge.methods import find_reference
-from pfge.reports.figures import paper, trust
+from pfge.reports.figures import path, trust
 from pfge.reports.figures.figure import Figure
 from pfge.reports.figures.tradeoff import tradeoff
 from pfge.reports.run import Run
 from pfge.reports.statistics import comparable_part, task_of
 from pfge.reports.tables.diagnosis import connectivity_tables
 from pfge.reports.tables.ensembles import count_members, evaluation_tables, formats_table
-from pfge.reports.tables.methods import calibration_table, differences_table, methods_table
-from pfge.reports.tables.paper import paper_tables
+from pfge.reports.tables.methods import calibration_table, differences_table, methods_table, paper_tables
 from pfge.reports.tables.table import Table
 from pfge.reports.verdicts import DEFAULT_MARGINS, find_gaps
 
 FIGURES: tuple[Callable[[Run], Figure | None], ...] = (
     tradeoff,
-    paper.rates,
-    paper.members,
-    lambda run: paper.curves(run.connectivity),
+    path.rates,
+    path.members,
+    lambda run: path.curves(run.connectivity),
     trust.reliability,
     trust.corruptions,
     trust.unknown_inputs,

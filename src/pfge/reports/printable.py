@@ -37,3 +37,12 @@ def printable_json(value: Any) -> str:
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def show_bytes(count: int) -> str:
+    """Return a size for people."""
+    for unit, size in (("B", 1), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
+        shown = f"{count / size:.3g}"
+        if float(shown) < 1000:  # as rounded: 999,600 bytes are 1 MB
+            return f"{shown} {unit}"
+    return f"{count / 1e12:.3g} TB"

@@ -17,7 +17,7 @@ from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session, open_session
 from pfge.reports.contents import report_figures, report_tables
-from pfge.reports.page.page import make_page
+from pfge.reports.page import make_page
 from pfge.reports.run import Run
 from pfge.storage.files import StorageError
 from pfge.weights import load_weights

@@ -12,10 +12,9 @@ from matplotlib.text import Text
 
 from pfge.reports.appearance import styles
 from pfge.reports.contents import report_figures
-from pfge.reports.figures import paper as figures
+from pfge.reports.figures import path as figures
 from pfge.reports.figures.figure import Figure, Panel, Series
-from pfge.reports.figures.plots import plot, save_figure, save_figures
-from pfge.reports.notebook import plot_members, plot_tradeoff
+from pfge.reports.figures.plots import plot, plot_members, plot_tradeoff, save_figure, save_figures
 from pfge.reports.run import Run
 from pfge.storage.files import StorageError
 from tests.reports.made_run import MEMBERS, make_run, write_connectivity, write_evaluations, write_forms
@@ -117,11 +116,10 @@ def test_a_notebook_is_told_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("pfge.reports.notebook", "pfge.reports.figures.plots"):
-        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "pfge.reports.figures.plots")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r'pip install "pfge\[figures\]"'):
-        importlib.import_module("pfge.reports.notebook")
+        importlib.import_module("pfge.reports.figures.plots")
 
 
 def test_methods_of_the_paper_look_different_from_each_other() -> None:

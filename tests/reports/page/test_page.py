@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pfge.cli.main import main
-from pfge.reports.page.page import make_page
+from pfge.reports.page import make_page
 from pfge.reports.run import Run
 from tests.reports.figures.test_landscape import FOUND
 from tests.reports.made_run import (

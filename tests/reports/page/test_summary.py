@@ -12,8 +12,8 @@ import torch
 from scipy import stats
 
 from pfge.cli.main import main
-from pfge.reports.page.summary import Finding, findings
 from pfge.reports.run import Run
+from pfge.reports.summary import Finding, findings
 from pfge.storage.files import unseal, write_tensors
 from tests.lab.tiny import run, tiny
 from tests.reports.made_run import (

@@ -8,7 +8,7 @@ import pytest
 from pfge.lab.config.toml import load_experiment
 from pfge.reports.contents import report_tables
 from pfge.reports.run import Run
-from pfge.reports.tables.paper import _numbers
+from pfge.reports.tables.methods import _numbers
 from tests.reports.made_run import config, make_run, texts, write_connectivity
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "paper"

@@ -5,8 +5,18 @@ import io
 
 import pytest
 
-from pfge.reports.tables.render import to_csv
-from pfge.reports.tables.table import Column, Count, Interval, Missing, Number, Ratio, Row, Table, Text
+from pfge.reports.tables.table import (
+    Column,
+    Count,
+    Interval,
+    Missing,
+    Number,
+    Ratio,
+    Row,
+    Table,
+    Text,
+    to_csv,
+)
 from tests.reports.tables.made_tables import METHODS, table
 
 

@@ -1,7 +1,6 @@
 """A table as HTML."""
 
-from pfge.reports.tables.render import WIDE, to_html
-from pfge.reports.tables.table import Column, Interval, Missing, Number, Row, Table, Text
+from pfge.reports.tables.table import WIDE, Column, Interval, Missing, Number, Row, Table, Text, to_html
 from tests.reports.tables.made_tables import METHODS
 
 

@@ -1,7 +1,6 @@
 """A table as LaTeX."""
 
-from pfge.reports.tables.render import to_latex
-from pfge.reports.tables.table import Count, Text
+from pfge.reports.tables.table import Count, Text, to_latex
 from tests.reports.tables.made_tables import METHODS, table
 
 

@@ -1,7 +1,6 @@
 """A table as Markdown."""
 
-from pfge.reports.tables.render import to_markdown
-from pfge.reports.tables.table import Count, Text
+from pfge.reports.tables.table import Count, Text, to_markdown
 from tests.reports.tables.made_tables import METHODS, table
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from pfge.reports.tables.render import print_table
-from pfge.reports.tables.table import Count, Text
+from pfge.reports.tables.table import Count, Text, print_table
 from tests.reports.tables.made_tables import METHODS, table
 
 

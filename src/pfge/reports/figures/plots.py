@@ -7,7 +7,10 @@ from typing import Any
 
 from pfge.reports.appearance import NEUTRAL, Style, styles
 from pfge.reports.figures.figure import Figure, Panel, Series
-from pfge.storage.files import atomic_path
+from pfge.reports.figures.path import members
+from pfge.reports.figures.tradeoff import tradeoff
+from pfge.reports.run import Run
+from pfge.storage.files import StorageError, atomic_path
 
 try:
     import matplotlib as mpl
@@ -200,3 +203,21 @@ def _to_data(axes: Axes, across: float, high: float) -> tuple[float, float]:
     place = axes.transAxes.transform((across / AXES_WIDTH, high / AXES_HEIGHT))
     x, y = axes.transData.inverted().transform(place)
     return x, y
+
+
+def plot_members(folder: Path | str) -> Plot:
+    """Draw each member and the growing ensemble of PFGE and FGE against the iteration."""
+    run = Run(folder)
+    return _of_run(run, members(run), "PFGE or FGE")
+
+
+def plot_tradeoff(folder: Path | str) -> Plot:
+    """Draw the metrics of every method against the memory at test time, and forward passes."""
+    run = Run(folder)
+    return _of_run(run, tradeoff(run), "any method")
+
+
+def _of_run(run: Run, figure: Figure | None, whose: str) -> Plot:
+    if figure is None:
+        raise StorageError(f"{run.folder.path} has no results of {whose} yet; run pfge compare to its end")
+    return plot(figure)

@@ -6,7 +6,7 @@ from math import ceil, floor, log2
 
 from pfge.lab.run.results import ComparisonRow, FormatRow
 from pfge.reports.figures.figure import Figure, Panel, Series, axis_label, figure_of
-from pfge.reports.figures.paper import show_bytes
+from pfge.reports.printable import show_bytes
 from pfge.reports.run import Run
 from pfge.reports.statistics import (
     UNPACKED,

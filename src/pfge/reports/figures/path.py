@@ -1,4 +1,4 @@
-"""The paper's figures from a run's results: rates, members, curves."""
+"""Figures along the path of training: rates, members, curves."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -163,12 +163,3 @@ def curves(rows: Sequence[ConnectivityRow]) -> Figure | None:
         "members lie in one valley.",
         panels,
     )
-
-
-def show_bytes(count: int) -> str:
-    """Return a size for people."""
-    for unit, size in (("B", 1), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
-        shown = f"{count / size:.3g}"
-        if float(shown) < 1000:  # as rounded: 999,600 bytes are 1 MB
-            return f"{shown} {unit}"
-    return f"{count / 1e12:.3g} TB"

@@ -16,13 +16,12 @@ from pfge.reports.appearance import NEUTRAL, styles
 from pfge.reports.contents import report_figures, report_tables
 from pfge.reports.figures.figure import Figure, Panel
 from pfge.reports.figures.landscape import draw_landscape
-from pfge.reports.figures.paper import show_bytes
-from pfge.reports.page.summary import findings
+from pfge.reports.printable import show_bytes
 from pfge.reports.run import Run
 from pfge.reports.statistics import by_method
+from pfge.reports.summary import findings
 from pfge.reports.tables.methods import name_runs, runs_table
-from pfge.reports.tables.render import to_html
-from pfge.reports.tables.table import Count, Number, Row, Table, Text, columns, method_row
+from pfge.reports.tables.table import Count, Number, Row, Table, Text, columns, method_row, to_html
 from pfge.storage.files import checksum
 
 MANY_PANELS = 5
@@ -251,4 +250,4 @@ def _embed(figures: dict[str, Figure]) -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("pfge.reports.page") / "assets" / name).read_text(encoding="utf-8")
+    return (files("pfge.reports") / "assets" / name).read_text(encoding="utf-8")

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from pfge.methods import make_collector
-from pfge.reports.figures import paper as figures
+from pfge.reports.figures import path as figures
 from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
+from pfge.reports.printable import show_bytes
 from pfge.reports.run import Run
 from pfge.reports.statistics import Estimate
 from tests.reports.made_run import config, make_run, result, write_connectivity, write_results
@@ -40,7 +41,7 @@ def drawn(figure: Figure | None, panel: int, label: str) -> Series:
     ],
 )
 def test_sizes_are_for_people(count: int, expected: str) -> None:
-    assert figures.show_bytes(count) == expected
+    assert show_bytes(count) == expected
 
 
 def test_rates_are_lowest_where_members_are_taken_and_highest_between(run: Run) -> None:

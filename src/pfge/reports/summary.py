@@ -8,7 +8,7 @@ from pathlib import Path
 from pfge.lab.run.results import ComparisonRow
 from pfge.methods import START, base_of, find_reference, is_starred, method_of
 from pfge.reports.appearance import appearance_of
-from pfge.reports.figures.paper import show_bytes
+from pfge.reports.printable import show_bytes
 from pfge.reports.run import Run
 from pfge.reports.statistics import (
     MethodSummary,

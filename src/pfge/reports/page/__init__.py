@@ -1,1 +1,0 @@
-"""One self-contained HTML page of runs."""
