@@ -261,9 +261,7 @@ def test_a_file_that_a_manifest_names_often_is_checked_once(
     entry = read_json_object(copied_run / PFGE / MANIFEST)["members"][0]
     forge(copied_run / PFGE, members=[entry] * 1000)
     checked = []
-    monkeypatch.setattr(
-        "pfge.storage.ensemble_folder.checksum", lambda path: checked.append(path) or checksum(path)
-    )
+    monkeypatch.setattr("pfge.storage.files.checksum", lambda path: checked.append(path) or checksum(path))
     assert len(Ensemble.load(PFGE, make_mlp)) == 1000
     assert len(checked) == 1
 

@@ -17,7 +17,7 @@ from pfge import Budget, Ensemble, compress, load_checkpoint, save_checkpoint
 from pfge.calibration import Temperatures
 from pfge.cascade import Cascade
 from pfge.connectivity import Bezier
-from pfge.lab.config.toml import load_experiment, seal_toml, to_toml
+from pfge.lab.config.toml import load_experiment, to_toml
 from pfge.lab.data import Splits
 from pfge.lab.data.base import Fingerprint, Normalization, digest
 from pfge.lab.data.pictures import load_folders
@@ -36,6 +36,7 @@ from pfge.storage.files import (
     checksum,
     read_recorded,
     record_of,
+    seal_text,
     write_json,
     write_recorded,
     write_tensors,
@@ -123,7 +124,7 @@ def write_bends(folder: Path) -> Path:
 def write_run(folder: Path) -> RunFolder:
     """Write a run as the commands do, of made results."""
     run = RunFolder(folder)
-    write_text(run.config, seal_toml(to_toml(load_experiment(None, ["name=made", "seeds=[1]"]))))
+    write_text(run.config, seal_text(to_toml(load_experiment(None, ["name=made", "seeds=[1]"]))))
     write_json(run.environment, {**describe_environment(), "command": "pfge compare"})
     for method in METHODS:
         append_row(run.results, ComparisonRow.from_json(result(method, 1)))
@@ -233,7 +234,7 @@ def known(folder: Path, splits: Splits) -> Splits:
     run = RunFolder(folder / "run")
     if not run.data.exists():
         run.path.mkdir()
-        write_text(run.config, seal_toml(to_toml(load_experiment(None, ["name=made", "seeds=[1]"]))))
+        write_text(run.config, seal_text(to_toml(load_experiment(None, ["name=made", "seeds=[1]"]))))
         keep_fingerprint(run, splits)
     require_same_data(run, load_experiment(run.config).data, splits)
     return splits

@@ -383,7 +383,7 @@ def test_tensors_of_another_shape_are_refused(saved: Path) -> None:
 def test_a_damaged_adapter_is_refused(saved: Path) -> None:
     file = adapters_in(saved)[1] / WEIGHTS
     file.write_bytes(file.read_bytes()[:-1] + b"?")
-    with pytest.raises(StorageError, match="it is corrupted"):
+    with pytest.raises(StorageError, match="it is damaged"):
         load_adapters(saved, make_bert())
 
 

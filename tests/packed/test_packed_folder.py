@@ -131,7 +131,7 @@ def test_a_flipped_bit_is_found(folder: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-5] ^= 4
     file.write_bytes(data)
-    with pytest.raises(StorageError, match=f"{file.name} must have SHA-256 .*, found .*: it is corrupted"):
+    with pytest.raises(StorageError, match=f"{file.name} must have SHA-256 .*, found .*: it is damaged"):
         Ensemble.load(folder, make_mlp)
 
 

@@ -165,7 +165,7 @@ def test_a_corrupted_member(folder: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(StorageError, match=f"{file.name} must have SHA-256 .*, found .*: it is corrupted"):
+    with pytest.raises(StorageError, match=f"{file.name} must have SHA-256 .*, found .*: it is damaged"):
         Ensemble.load(folder, make_mlp)
 
 

@@ -16,7 +16,6 @@ from pfge.storage.files import (
     MANIFEST_BYTES,
     MOST_MEMBERS,
     StorageError,
-    checksum,
     is_leftover,
     json_text,
     measure_parts,
@@ -28,6 +27,7 @@ from pfge.storage.files import (
     read_shapes,
     read_tensors,
     remove_leftovers,
+    require_digest,
     temporary_file,
     tensor_file,
     write_json,
@@ -247,16 +247,8 @@ def verify_file(path: Path, entry: FileEntry, what: str) -> Path:
         entry: The file's entry in the manifest.
         what: Description of the file for errors, such as "member 1".
     """
-    file = path / entry.file
-    if not file.is_file():
-        raise StorageError(f"{file} is missing, but {MANIFEST} names it as {what}")
-    size = file.stat().st_size
-    if size != entry.bytes:
-        raise StorageError(f"{file} must have {entry.bytes} bytes, found {size}: it is truncated")
-    digest = checksum(file)
-    if digest != entry.sha256:
-        raise StorageError(f"{file} must have SHA-256 {entry.sha256}, found {digest}: it is corrupted")
-    return file
+    source = f"{MANIFEST} names it as {what}"
+    return require_digest(path / entry.file, entry.sha256, source, size=entry.bytes)
 
 
 def read_verified(path: Path, entry: FileEntry, what: str) -> tuple[Weights, dict[str, str]]:

@@ -369,14 +369,29 @@ def raw_bytes(tensor: Tensor) -> memoryview:
     return raw.numpy().data
 
 
+# Files that people may edit state the digest of their own content: JSON under its last key, other text in its
+# first line. The digest of a file that only pfge writes is in a manifest, or in a record beside the file.
+
 KEY = "content_sha256"
 DIGEST_KEYS = ("sha256", "members")
 """Other keys that may come last in an object without a seal, and have digests of other things."""
 MOST_OF_A_DIGEST = re.compile("[0-9a-f]{24}")
+TEXT_SEAL = "# sha256 of what follows: "
+"""How the first line of a sealed text begins."""
 
 
 class BrokenSealError(InvalidValueError):
-    """A value that is not what it was when it was sealed."""
+    """The content of a file differs from the content that was sealed.
+
+    Args:
+        remedy: How the user keeps an edit.
+    """
+
+    def __init__(self, remedy: str):
+        super().__init__(
+            "its content does not have the SHA-256 that it states, so it is damaged or was edited; after an "
+            f"edit of your own, {remedy}"
+        )
 
 
 def seal(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -393,20 +408,16 @@ def unseal(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON object without the SHA-256 that it may state.
 
     Raises:
-        BrokenSealError: It states another one than that of its content.
+        BrokenSealError: Its content has another SHA-256.
     """
     content = {key: item for key, item in value.items() if key != KEY}
-    is_broken = value[KEY] != content_digest(content) if is_sealed(value) else _has_a_damaged_key(content)
-    if is_broken:
-        raise BrokenSealError(
-            f"its content does not have the SHA-256 that it states, so it is damaged or was edited; after an "
-            f"edit of your own, remove {KEY}"
-        )
+    if value[KEY] != content_digest(content) if is_sealed(value) else _has_a_damaged_key(content):
+        raise BrokenSealError(f"remove {KEY}")
     return content
 
 
 def _has_a_damaged_key(content: Mapping[str, Any]) -> bool:
-    """Return whether the key of a seal seems to be damaged, which must not pass for the lack of one."""
+    """Return whether the key of a seal seems to be damaged, so that the object does not pass for unsealed."""
     if get_close_matches(KEY, content, cutoff=0.8):
         return True
     last, item = list(content.items())[-1] if content else ("", None)  # a seal is written last
@@ -414,10 +425,35 @@ def _has_a_damaged_key(content: Mapping[str, Any]) -> bool:
 
 
 def content_digest(value: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of everything in a JSON object but the one that it may state."""
-    # Of the values, not of the text: spaces and the spelling of a number may change, and mean the same.
+    """Return the SHA-256 of everything in a JSON object except the digest that it may state."""
+    # The digest covers values, not text, because spaces and the spelling of a number may change.
     content = {key: item for key, item in value.items() if key != KEY}
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return _digest_of_text(json.dumps(content))
+
+
+def seal_text(text: str) -> str:
+    """Return a text, such as TOML, after a comment with its SHA-256."""
+    return f"{TEXT_SEAL}{_digest_of_text(text)}\n{text}"
+
+
+def is_sealed_text(text: str) -> bool:
+    """Return whether the first line of a text states a SHA-256, even if that line is damaged."""
+    return re.match(rf"#.*(sha256|[0-9a-f]{{64}})|{TEXT_SEAL}", text) is not None
+
+
+def require_unbroken_text(text: str) -> None:
+    """Compare a text with the SHA-256 in its first line, if there is one.
+
+    Raises:
+        BrokenSealError: It has another SHA-256.
+    """
+    first, _, rest = text.partition("\n")
+    if is_sealed_text(text) and first != TEXT_SEAL + _digest_of_text(rest):
+        raise BrokenSealError("remove its first line")
+
+
+def _digest_of_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class StorageError(InvalidValueError):
@@ -538,6 +574,32 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def require_digest(
+    path: Path, sha256: str, source: str, *, size: int | None = None, remedy: str = "restore it"
+) -> Path:
+    """Return the path of a file after comparing its bytes with a digest that is stated elsewhere.
+
+    Args:
+        path: The file.
+        sha256: SHA-256 of the file.
+        source: Where the digest is stated, for an error about a missing file.
+        size: Size of the file; None if it is not stated.
+        remedy: What the user can do about other bytes.
+
+    Raises:
+        StorageError: The file is missing, or has other bytes.
+    """
+    if not path.is_file():
+        raise StorageError(f"{path} is missing, but {source}")
+    if size is not None and (found := path.stat().st_size) != size:
+        raise StorageError(f"{path} must have {size} bytes, found {found}: it is truncated")
+    if (digest := checksum(path)) != sha256:
+        raise StorageError(
+            f"{path} must have SHA-256 {sha256}, found {digest}: it is damaged or was replaced; {remedy}"
+        )
+    return path
+
+
 SUFFIX = ".sha256"
 _LONGEST = 1000
 
@@ -550,7 +612,7 @@ def record_of(path: Path) -> Path:
 def write_recorded(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors as one safetensors file, after the file that states its SHA-256.
 
-    A kill between the two leaves no file without a record, so one without is that of an older version.
+    A kill between the two leaves no file without a record, so one without is from an older version.
     """
     _, digest = measure_parts(tensor_file(tensors))
     write_text(record_of(path), f"{digest}  {path.name}\n")
@@ -558,20 +620,20 @@ def write_recorded(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_recorded(path: Path) -> Weights:
-    """Read the tensors of a file, if it is as it was written.
+    """Read the tensors of a file after comparing it with its record.
 
     Raises:
-        StorageError: It is missing or damaged.
+        StorageError: The file is missing or damaged.
     """
     require_as_recorded(path)
     return read_tensors(path)[0]
 
 
 def require_as_recorded(path: Path) -> bool:
-    """Return whether there is a record of a file, which is then as it was written.
+    """Compare a file with its record, and return whether there is a record.
 
     Raises:
-        StorageError: It is not, or the record is none.
+        StorageError: The file differs from its record, or the record is malformed.
     """
     record = record_of(path)
     try:
@@ -585,11 +647,6 @@ def require_as_recorded(path: Path) -> bool:
         raise StorageError(
             f"{record} must state the SHA-256 of {path.name} as sha256sum prints it; it is damaged"
         )
-    if not path.is_file():
-        raise StorageError(f"{path} is missing, but {record.name} states its SHA-256")
-    if (digest := checksum(path)) != found[1]:
-        raise StorageError(
-            f"{path} must have SHA-256 {found[1]}, found {digest}: it is damaged, or was replaced; restore "
-            f"it, or remove {record.name} if it is yours"
-        )
+    remedy = f"restore it, or remove {record.name} if the file is yours"
+    require_digest(path, found[1], f"{record.name} states its SHA-256", remedy=remedy)
     return True

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfge.lab.config.settings import ConfigError, EnsembleSettings, Experiment, ModelSettings
-from pfge.lab.config.toml import differences, is_sealed_toml, load_experiment, seal_toml, to_toml
+from pfge.lab.config.toml import differences, load_experiment, to_toml
 from pfge.methods import TrainingPlan
+from pfge.storage.files import is_sealed_text, seal_text
 from pfge.tasks import Classification
 from pfge.tasks.manifest import KNOWN
 from tests.tasks.fractions import Fractions
@@ -359,8 +360,8 @@ def test_what_cannot_change_results_is_no_difference(override: str) -> None:
 def test_a_config_that_states_its_digest_must_have_it(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     experiment = load_experiment(None, ["ensemble.cycle=4"])
-    file.write_text(seal_toml(to_toml(experiment)))
-    assert is_sealed_toml(file.read_text())
+    file.write_text(seal_text(to_toml(experiment)))
+    assert is_sealed_text(file.read_text())
     assert load_experiment(file) == experiment
     whole = file.read_text()
     for damaged in (

@@ -13,8 +13,9 @@ import torch
 
 from pfge import StorageError
 from pfge.lab.config.settings import Experiment
-from pfge.lab.config.toml import is_sealed_toml, load_experiment
+from pfge.lab.config.toml import load_experiment
 from pfge.lab.run.folder import RunFolder, describe_environment, hold_lock
+from pfge.storage.files import is_sealed_text
 
 
 def changed(*overrides: str) -> Experiment:
@@ -76,7 +77,7 @@ def test_more_seeds_continue_a_run_and_are_written_once_they_are_kept(tmp_path: 
         assert load_experiment(folder.config) == Experiment()
         folder.keep_seeds(more)
     assert load_experiment(folder.config) == changed("seeds=[4,1,2,3]")
-    assert is_sealed_toml(folder.config.read_text())
+    assert is_sealed_text(folder.config.read_text())
 
 
 @pytest.mark.parametrize("seeds", ["[1,2]", "[1,2,4]"])

@@ -103,7 +103,7 @@ def test_an_ensemble_and_its_files(tmp_path: Path, packed: bool) -> None:
     flip(tmp_path / "saved" / named, -1)
     (damaged,) = (file for file in verify(tmp_path / "saved") if file.state == "damaged")
     assert damaged.path.name == named
-    assert "it is corrupted" in damaged.reason
+    assert "it is damaged" in damaged.reason
 
 
 def test_a_checkpoint(tmp_path: Path) -> None:

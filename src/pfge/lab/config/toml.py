@@ -1,9 +1,7 @@
 """An experiment as TOML: read with overrides, written whole, compared setting by setting."""
 
 import dataclasses
-import hashlib
 import json
-import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +9,10 @@ from typing import Any
 
 from pfge.lab.config.settings import ConfigError, Experiment, flatten
 from pfge.lab.config.typed import FieldError, decode
-from pfge.storage.files import UnreadableFileError, read_bounded
+from pfge.storage.files import BrokenSealError, UnreadableFileError, read_bounded, require_unbroken_text
 
 LONGEST = 1_000_000
 """Bytes of a config."""
-
-SEAL = "# sha256 of what follows: "
-"""How the first line of a run's own config begins; configs of users and of older versions have none."""
 
 WITHOUT_EFFECT = (
     "data.root",
@@ -51,7 +46,10 @@ def load_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experim
             raise ConfigError(str(error)) from None
         except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
             raise ConfigError(f"{path} must be TOML: {error}") from None
-        _require_as_written(path, text)
+        try:
+            require_unbroken_text(text)
+        except BrokenSealError as error:
+            raise ConfigError(f"{path} is not as it was written: {error}") from None
         if not table:
             raise ConfigError(f"{path} has no setting; it may be truncated")
     for override in overrides:
@@ -61,29 +59,6 @@ def load_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experim
     except FieldError as error:
         raise ConfigError(str(error)) from None
     return experiment
-
-
-def seal_toml(text: str) -> str:
-    """Return a config with the SHA-256 of its text in a first line, which `load_experiment` checks."""
-    return f"{SEAL}{_digest(text)}\n{text}"
-
-
-def is_sealed_toml(text: str) -> bool:
-    """Return whether a config states the SHA-256 of its text, be it in a damaged line."""
-    return re.match(rf"#.*(sha256|[0-9a-f]{{64}})|{SEAL}", text) is not None
-
-
-def _require_as_written(path: Path, text: str) -> None:
-    first, _, rest = text.partition("\n")
-    if is_sealed_toml(text) and first != SEAL + _digest(rest):
-        raise ConfigError(
-            f"{path} is not as it was written: it does not have the SHA-256 that it states, so it is damaged "
-            "or was edited; after an edit of your own, remove its first line"
-        )
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def differences(old: Experiment, new: Experiment) -> list[str]:

@@ -18,7 +18,7 @@ import torch
 from filelock import lock_descriptor
 
 from pfge.lab.config.settings import Experiment, expand_user
-from pfge.lab.config.toml import differences, load_experiment, seal_toml, to_toml
+from pfge.lab.config.toml import differences, load_experiment, to_toml
 from pfge.lab.run.result_lines import forget_lines, record_of
 from pfge.lab.run.trust import load_run_config
 from pfge.methods import START, base_of, is_starred
@@ -32,6 +32,7 @@ from pfge.storage.files import (
     read_recorded,
     regular_only,
     remove_leftovers,
+    seal_text,
     write_json,
     write_text,
 )
@@ -295,7 +296,7 @@ class RunFolder:
         """Write the seeds of an experiment to the config of the run, which may have fewer."""
         kept = load_experiment(self.config)
         if kept.seeds != experiment.seeds:
-            write_text(self.config, seal_toml(to_toml(replace(kept, seeds=experiment.seeds))))
+            write_text(self.config, seal_text(to_toml(replace(kept, seeds=experiment.seeds))))
 
     @contextmanager
     def opened(self, experiment: Experiment, *, more_seeds: bool = False) -> Iterator[None]:
@@ -379,7 +380,7 @@ class RunFolder:
         if not self.results.exists():
             write_json(self.environment, describe_environment())
         if not self.config.exists():
-            write_text(self.config, seal_toml(to_toml(experiment)))
+            write_text(self.config, seal_text(to_toml(experiment)))
 
 
 def describe_environment() -> dict[str, Any]:

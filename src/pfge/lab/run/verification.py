@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pfge.lab.config.toml import is_sealed_toml, load_experiment
+from pfge.lab.config.toml import load_experiment
 from pfge.lab.run.folder import CONFIG, LOCK
 from pfge.lab.run.result_lines import read_rows, unsealed_lines
 from pfge.lab.run.result_lines import record_of as record_of_lines
@@ -19,6 +19,7 @@ from pfge.storage.files import (
     StorageError,
     is_leftover,
     is_sealed,
+    is_sealed_text,
     parse_json,
     read_bounded,
     read_json_object,
@@ -116,7 +117,7 @@ def _check_record(path: Path) -> str:
 
 def _check_config(path: Path) -> str:
     load_experiment(path)
-    return "" if is_sealed_toml(read_bounded(path).decode()) else OLDER
+    return "" if is_sealed_text(read_bounded(path).decode()) else OLDER
 
 
 def _check_lines(path: Path) -> str:
