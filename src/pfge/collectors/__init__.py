@@ -1,9 +1,9 @@
-"""What to keep of a trajectory: one file a method."""
+"""What to keep of a trajectory: the methods, and base classes for your own."""
 
 from pfge.collectors.averaging import EMA, SWA, AveragingCollector, RunningMean
 from pfge.collectors.base import Collector, Restart
 from pfge.collectors.stored import FGE, PFGE, Star
-from pfge.collectors.stores import FolderStore, MemoryStore
+from pfge.collectors.stores import FolderStore
 from pfge.collectors.swag import SWAG
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "AveragingCollector",
     "Collector",
     "FolderStore",
-    "MemoryStore",
     "Restart",
     "RunningMean",
     "Star",

@@ -56,7 +56,7 @@ class _PeriodCollector(_StoredCollector):
         self._mean: RunningMean | None = None
 
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
-        """Start without members, with the mean of the first period."""
+        """Start without members, with the mean of the first period (Algorithm 3, line 1)."""
         super().begin(weights, buffers)
         self._mean = RunningMean(weights, counted=self.average_start, copied=buffers)
 
@@ -111,9 +111,8 @@ class FGE(_StoredCollector):
 
     Args:
         cycle: Iterations between two members (the paper's c).
-        phase: Where in the cycle they lie: at iterations i with i mod cycle = phase.
-        store: A folder that takes the members as they are made, written by one process of a process group;
-            main memory if None.
+        phase: Position in the cycle at which they are kept: iterations i with i mod cycle = phase.
+        store: Folder for the members, or a `FolderStore`; None keeps them in main memory.
 
     References:
         Garipov et al., "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", NeurIPS 2018.
@@ -167,8 +166,7 @@ class PFGE(_PeriodCollector):
         cycles_restart: Whether a restart begins a new cycle, as in the paper. If False, cycles are counted
             from the start of training, i mod cycle = phase, as in the authors' program. This differs only
             if `period` is not a multiple of `cycle`.
-        store: A folder that takes the members as they are made, written by one process of a process group;
-            main memory if None.
+        store: Folder for the members, or a `FolderStore`; None keeps them in main memory.
 
     References:
         Guo, Jin, Liu, "PFGE: Parsimonious Fast Geometric Ensembling of DNNs", ICIC 2023, Algorithm 3.
@@ -222,7 +220,7 @@ class PFGE(_PeriodCollector):
         Args:
             cycle: Iterations between two averaged points.
             period: Iterations between two members.
-            store: A folder that takes the members as they are made; main memory if None.
+            store: Folder for the members, or a `FolderStore`; None keeps them in main memory.
 
         Example:
             >>> from pfge import PFGE
@@ -243,7 +241,7 @@ class PFGE(_PeriodCollector):
 
     def collect(self, iteration: int, weights: Weights) -> Restart | None:
         """Average the weights at the end of a cycle; at the end of a period record the mean and go there."""
-        if self._mean is None:  # line 1: w = w0, S = {}, w_SWA = w, recorded = 0
+        if self._mean is None:
             raise MisuseError(f"{self} must begin before it observes; call begin(weights) first")
         if self._is_averaged(iteration):  # lines 5-7: w_SWA = (w_SWA * (j/c) + w) / (j/c + 1)
             self._mean.add(weights)
@@ -262,6 +260,7 @@ class PFGE(_PeriodCollector):
         return counted % self.cycle == self.phase
 
     def _points_of_next_member(self) -> int:
+        """Return how many points the current period averages."""
         return len(self._averaged(len(self.iterations)))
 
     def _averaged(self, recorded: int = 0) -> list[int]:
@@ -324,9 +323,9 @@ class Star(_PeriodCollector):
 
     Args:
         period: Iterations between two members.
-        tail: How many of a period's last points are averaged; 1 takes the last one as it is.
+        tail: Number of points at the end of a period that are averaged; 1 keeps the last one as it is.
         clear_momentum: Whether a period starts with a new optimizer. Only then are periods independent.
-        store: A folder that takes the members as they are made; main memory if None.
+        store: Folder for the members, or a `FolderStore`; None keeps them in main memory.
 
     References:
         Sadrtdinov et al., "To Stay or Not to Stay in the Pre-train Basin: Insights on Ensembling in Transfer
@@ -386,6 +385,7 @@ class Star(_PeriodCollector):
         return Restart(self._start, self.clear_momentum)
 
     def _points_of_next_member(self) -> int:
+        """Return the length of the tail."""
         return self.tail
 
     def state_dict(self) -> dict[str, Any]:

@@ -97,6 +97,19 @@ class FolderStore:
 
     Attributes:
         iterations: The iteration of each member so far.
+
+    Example:
+        A loop that may begin again replaces the members of the run before:
+
+        >>> import tempfile, torch, pfge
+        >>> folder = tempfile.mkdtemp()
+        >>> for attempt in (1, 2):
+        ...     store = pfge.collectors.FolderStore(folder, overwrite=True)
+        ...     collector = pfge.FGE(cycle=1, store=store)
+        ...     collector.begin({"w": torch.tensor(0.0)})
+        ...     collector.observe(1, {"w": torch.tensor(float(attempt))})
+        >>> [member["w"].item() for member in collector.members()]
+        [2.0]
     """
 
     def __init__(
