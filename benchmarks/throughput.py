@@ -40,7 +40,7 @@ from pfge.lab.data import (
 )
 from pfge.lab.engine import Engine
 from pfge.lab.models import build_model
-from pfge.lab.models.torchvision_models import import_torchvision
+from pfge.lab.models.packages import import_torchvision
 
 BATCH = 128
 IMAGES = 20 * BATCH

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from pfge import EMA, PFGE, Collector, Trajectory, Triangular
-from pfge.lab.models.torchvision_models import import_torchvision
+from pfge.lab.models.packages import import_torchvision
 
 import_torchvision()  # the trainers import it, too, and fail beside a torch of another build
 

@@ -8,7 +8,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # tutorials run side by side
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pfge
-from pfge.lab.models.torchvision_models import import_torchvision
+from pfge.lab.models.packages import import_torchvision
 from pfge.methods import METHODS
 
 import_torchvision()  # trainers import it, also where its compiled operators do not fit torch

@@ -5,8 +5,7 @@ from pathlib import Path
 from statistics import fmean
 
 from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.result_lines import require_rows
-from pfge.lab.run.results import ComparisonRow
+from pfge.lab.run.results import ComparisonRow, require_rows
 from pfge.methods import known_rows
 
 

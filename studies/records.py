@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.result_lines import append_row
-from pfge.lab.run.results import ComparisonRow
+from pfge.lab.run.results import ComparisonRow, append_row
 from pfge.methods import METHODS
 from pfge.storage.files import read_json_object, write_json
 from studies.rates import rate_folder, rows_of

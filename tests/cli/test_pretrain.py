@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from pfge.cli.main import main
-from pfge.lab.run.result_lines import require_rows
-from pfge.lab.run.results import ComparisonRow
+from pfge.lab.run.results import ComparisonRow, require_rows
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, SETTINGS, counted_steps
 
 

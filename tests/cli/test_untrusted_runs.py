@@ -132,7 +132,7 @@ def test_missing_data_is_fetched_only_by_an_argument(
     def fetch(*_: object) -> None:
         raise DataError("it would be fetched")
 
-    monkeypatch.setattr("pfge.lab.data.readers.cifar.fetch_folder", fetch)
+    monkeypatch.setattr("pfge.lab.data.published.fetch_folder", fetch)
     monkeypatch.setenv("PFGE_DATA", str(tmp_path / "data"))
     set_in_config(copied_run, "data.name=cifar10", "data.download=true")
     arguments = [command, *READING[command]]

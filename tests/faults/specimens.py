@@ -21,11 +21,9 @@ from pfge.lab.config.toml import load_experiment, to_toml
 from pfge.lab.data import Splits
 from pfge.lab.data.base import Fingerprint, Normalization, digest
 from pfge.lab.data.pictures import load_folders
-from pfge.lab.data.readers.cifar import CIFAR10, load_cifar
-from pfge.lab.data.readers.idx import MNIST, load_idx
+from pfge.lab.data.published import CIFAR10, MNIST, load_cifar, load_idx
 from pfge.lab.run.folder import RunFolder, describe_environment, record_weights_hash, require_same_weights
-from pfge.lab.run.result_lines import append_row
-from pfge.lab.run.results import ComparisonRow, ConnectivityRow, EnsembleEvaluation, FormatRow
+from pfge.lab.run.results import ComparisonRow, ConnectivityRow, EnsembleEvaluation, FormatRow, append_row
 from pfge.lab.run.verification import verify
 from pfge.lab.session import PARTS, keep_fingerprint, require_same_data
 from pfge.lab.training.checkpoint_files import read_start_weights

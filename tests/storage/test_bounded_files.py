@@ -8,8 +8,7 @@ import pytest
 from pfge import Ensemble, StorageError, load_checkpoint
 from pfge.lab.config.settings import ConfigError
 from pfge.lab.config.toml import load_experiment
-from pfge.lab.run.result_lines import read_rows
-from pfge.lab.run.results import ComparisonRow
+from pfge.lab.run.results import ComparisonRow, read_rows
 from pfge.storage.files import UnreadableFileError, read_bounded, read_json_object
 from tests.toys import make_mlp
 

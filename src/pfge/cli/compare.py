@@ -61,8 +61,7 @@ def _print_results(chosen: "Sequence[tuple[Experiment, Path]]", out: Path | None
     """Print what there is: the tables of one comparison, or one table and one page of all."""
     from pfge.cli.tables import print_comparison, print_comparisons
     from pfge.lab.run.folder import RunFolder
-    from pfge.lab.run.result_lines import require_rows
-    from pfge.lab.run.results import ComparisonRow
+    from pfge.lab.run.results import ComparisonRow, require_rows
 
     if len(chosen) > 1:
         print_comparisons([folder for _, folder in chosen], (out or RUNS) / "report.html")

@@ -9,7 +9,6 @@ from torch import distributed
 from pfge.lab.config.settings import Experiment
 from pfge.lab.planner import Plan
 from pfge.lab.run.folder import RunFolder, problem_of_scores
-from pfge.lab.run.result_lines import read_rows
 from pfge.lab.run.results import (
     ComparisonRow,
     ConnectivityRow,
@@ -17,6 +16,7 @@ from pfge.lab.run.results import (
     EnsembleEvaluation,
     FormatRow,
     StartWeights,
+    read_rows,
 )
 from pfge.methods import METHODS
 from pfge.reports.contents import comparison_tables

@@ -39,11 +39,10 @@ from pfge.lab.data.base import Fingerprint, derive_seed
 from pfge.lab.data.single_inputs import resized_side
 from pfge.lab.engine import Engine
 from pfge.lab.models import build_model
-from pfge.lab.models.dropout import has_dropout
+from pfge.lab.models.networks import has_dropout
 from pfge.lab.run.folder import RunFolder, require_unchanged_weights
 from pfge.lab.run.progress import Log, Reporter, open_log
-from pfge.lab.run.result_lines import read_rows
-from pfge.lab.run.results import ComparisonRow
+from pfge.lab.run.results import ComparisonRow, read_rows
 from pfge.methods import METHODS, START, base_of, is_starred, method_of
 from pfge.metrics.position_scores import PositionScores
 from pfge.storage.ensemble_folder import MANIFEST

@@ -8,7 +8,6 @@ from pfge.lab.config.settings import ConfigError, Experiment, MarginSettings
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.config.typed import FieldError
 from pfge.lab.run.folder import ENVIRONMENT_KEYS, RunFolder, problem_of_scores
-from pfge.lab.run.result_lines import read_rows
 from pfge.lab.run.results import (
     ComparisonRow,
     ConnectivityRow,
@@ -18,6 +17,7 @@ from pfge.lab.run.results import (
     Result,
     ResultRow,
     expected_rows,
+    read_rows,
 )
 from pfge.methods import TrainingPlan, method_of
 from pfge.reports.printable import printable

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from pfge.lab.models.resnets import BasicBlock, CifarResNet, shortcut
+from pfge.lab.models.networks import BasicBlock, CifarResNet, shortcut
 
 
 @pytest.mark.parametrize(("blocks", "parameters"), [(3, 269_722), (5, 464_154), (7, 658_586), (9, 853_018)])

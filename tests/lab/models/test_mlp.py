@@ -1,7 +1,7 @@
 import torch
 
 from pfge.lab.models import build_model
-from pfge.lab.models.dropout import has_dropout
+from pfge.lab.models.networks import has_dropout
 
 
 def test_maps_rows_to_as_many_outputs_as_asked() -> None:

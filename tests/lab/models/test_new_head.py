@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor
 
-from pfge.lab.models.new_head import other_head
+from pfge.lab.models.packages import other_head
 
 
 def tensors(**shapes: tuple[int, ...]) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from pfge.lab.models.resnets import Bottleneck, PreResNet
+from pfge.lab.models.networks import Bottleneck, PreResNet
 
 
 def make_block(inputs: int, width: int, stride: int) -> Bottleneck:

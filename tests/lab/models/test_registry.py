@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from pfge.lab.models import available, build_model
-from pfge.lab.models.resnets import CifarResNet, PreResNet, WideResNet
-from pfge.lab.models.vgg import VGG16
+from pfge.lab.models.networks import VGG16, CifarResNet, PreResNet, WideResNet
 
 
 @pytest.fixture

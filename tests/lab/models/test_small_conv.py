@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pfge.lab.models.small import small_conv
+from pfge.lab.models.networks import small_conv
 
 
 def test_has_24058_parameters_for_digits() -> None:

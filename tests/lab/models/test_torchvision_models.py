@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfge.lab.models import build_model, torchvision_models
-from pfge.lab.models.torchvision_models import import_torchvision
+from pfge.lab.models import build_model, packages
+from pfge.lab.models.packages import import_torchvision
 
 needs_torchvision = pytest.mark.skipif(
     importlib.util.find_spec("torchvision") is None,
@@ -40,7 +40,7 @@ def publish(architecture: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_an_operator_the_import_misses_is_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "import torch\ntorch.library.register_fake('torchvision::absent_one', lambda *boxes: boxes[0])\n"
     stand_in_for_torchvision(tmp_path, source, monkeypatch)
-    monkeypatch.setattr(torchvision_models, "DETECTION_OPERATORS", ("absent_one",))
+    monkeypatch.setattr(packages, "DETECTION_OPERATORS", ("absent_one",))
     assert import_torchvision().__file__ == str(tmp_path / "torchvision.py")
     schema = torch.ops.torchvision.absent_one.default._schema
     assert str(schema) == "torchvision::absent_one(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -48,7 +48,7 @@ def test_an_operator_the_import_misses_is_declared(tmp_path: Path, monkeypatch: 
 
 def test_an_import_that_succeeds_declares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in_for_torchvision(tmp_path, "", monkeypatch)
-    monkeypatch.setattr(torchvision_models, "DETECTION_OPERATORS", ("absent_two",))
+    monkeypatch.setattr(packages, "DETECTION_OPERATORS", ("absent_two",))
     import_torchvision()
     with pytest.raises(AttributeError):
         _ = torch.ops.torchvision.absent_two
@@ -58,7 +58,7 @@ def test_an_import_that_fails_for_another_reason_says_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in_for_torchvision(tmp_path, "raise RuntimeError('another CUDA')", monkeypatch)
-    monkeypatch.setattr(torchvision_models, "DETECTION_OPERATORS", ())
+    monkeypatch.setattr(packages, "DETECTION_OPERATORS", ())
     with pytest.raises(RuntimeError, match="another CUDA"):
         import_torchvision()
 

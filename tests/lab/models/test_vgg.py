@@ -3,7 +3,7 @@ import math
 import torch
 from torch import nn
 
-from pfge.lab.models.vgg import VGG16
+from pfge.lab.models.networks import VGG16
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from pfge.lab.models.resnets import WideBlock, WideResNet
+from pfge.lab.models.networks import WideBlock, WideResNet
 
 
 def test_28_layers_ten_times_as_wide_have_the_parameters_of_the_paper() -> None:

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from pfge.lab.run import result_lines
+from pfge.lab.run import results
 from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.result_lines import append_row, put_in_order, read_rows, record_of, require_rows
-from pfge.lab.run.results import ComparisonRow
+from pfge.lab.run.results import (
+    ComparisonRow,
+    append_row,
+    put_in_order,
+    read_rows,
+    record_of_lines,
+    require_rows,
+)
 from pfge.storage.files import StorageError, read_json_object, seal, write_json
 from tests.lab.tiny import tiny
 from tests.reports.made_run import result
@@ -64,11 +70,11 @@ def test_an_empty_file_in_place_of_three_lines_is_noticed(path: Path) -> None:
 def test_a_line_that_was_removed_with_the_record_is_made_again(path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(b"".join(lines(path)[:2]))
-    record_of(path).unlink()
+    record_of_lines(path).unlink()
     assert require_rows(path, ComparisonRow) == ROWS[:2]
     append_row(path, ROWS[2])
     assert path.read_bytes() == whole
-    assert len(read_json_object(record_of(path))["lines"]) == 3
+    assert len(read_json_object(record_of_lines(path))["lines"]) == 3
 
 
 def test_a_kill_before_the_line_is_recorded_loses_nothing(
@@ -77,13 +83,13 @@ def test_a_kill_before_the_line_is_recorded_loses_nothing(
     def kill(_: Path) -> None:
         raise KeyboardInterrupt
 
-    before = record_of(path).read_bytes()
+    before = record_of_lines(path).read_bytes()
     another = replace(ROWS[0], method="another")
     with monkeypatch.context() as patch:
-        patch.setattr(result_lines, "record_lines", kill)
+        patch.setattr(results, "record_lines", kill)
         with pytest.raises(KeyboardInterrupt):
             append_row(path, another)
-    assert record_of(path).read_bytes() == before
+    assert record_of_lines(path).read_bytes() == before
     assert require_rows(path, ComparisonRow) == [*ROWS, another]
     put_in_order(path, ComparisonRow, ())
     path.write_bytes(b"".join(lines(path)[:3]))
@@ -95,10 +101,10 @@ def test_records_of_lines_in_another_order_are_the_same_after_ordering(path: Pat
     other.parent.mkdir()
     for row in reversed(ROWS):
         append_row(other, row)
-    assert record_of(other).read_bytes() != record_of(path).read_bytes()
+    assert record_of_lines(other).read_bytes() != record_of_lines(path).read_bytes()
     for file in (path, other):
         put_in_order(file, ComparisonRow, [row.key for row in ROWS])
-    assert record_of(other).read_bytes() == record_of(path).read_bytes()
+    assert record_of_lines(other).read_bytes() == record_of_lines(path).read_bytes()
 
 
 def test_an_edited_line_is_another_one(path: Path) -> None:
@@ -108,7 +114,7 @@ def test_an_edited_line_is_another_one(path: Path) -> None:
 
 
 def test_a_damaged_record_is_named(path: Path) -> None:
-    record = record_of(path)
+    record = record_of_lines(path)
     record.write_text(record.read_text().replace("lines", "line_"))
     (problem,) = read_rows(path, ComparisonRow).left_out
     assert problem.startswith(f"{record} is not as it was written")
@@ -121,7 +127,7 @@ def test_a_run_whose_results_were_removed_forgets_their_record(path: Path, tmp_p
     folder = RunFolder(tmp_path / "run")
     with folder.opened(tiny()):
         pass
-    record_of(path).rename(record_of(folder.results))
+    record_of_lines(path).rename(record_of_lines(folder.results))
     assert read_rows(folder.results, ComparisonRow).left_out == []
     with folder.opened(tiny()):
-        assert not record_of(folder.results).exists()
+        assert not record_of_lines(folder.results).exists()

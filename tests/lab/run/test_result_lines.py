@@ -10,8 +10,14 @@ from typing import Any
 
 import pytest
 
-from pfge.lab.run.result_lines import append_row, put_in_order, read_rows, record_of, require_rows
-from pfge.lab.run.results import ComparisonRow
+from pfge.lab.run.results import (
+    ComparisonRow,
+    append_row,
+    put_in_order,
+    read_rows,
+    record_of_lines,
+    require_rows,
+)
 from pfge.storage.files import KEY, StorageError, seal
 from pfge.tasks.manifest import DEFAULT_TASK
 from tests.reports.made_run import result
@@ -111,9 +117,9 @@ def test_processes_that_append_at_once_wait_for_each_other(path: Path) -> None:
 
 def test_a_torn_last_line_is_not_read(path: Path) -> None:
     append_row(path, FIRST)
-    record = record_of(path).read_bytes()
+    record = record_of_lines(path).read_bytes()
     append_row(path, replace(SECOND, method="é"))
-    record_of(path).write_bytes(record)  # a line is recorded once it is whole
+    record_of_lines(path).write_bytes(record)  # a line is recorded once it is whole
     whole = path.read_bytes()
     second = whole.index(b"\n") + 1
     inside_a_character = whole.index("é".encode()) + 1

@@ -6,7 +6,7 @@ import pytest
 
 from pfge.lab.config.settings import ConfigError
 from pfge.lab.config.toml import load_experiment, to_toml
-from pfge.lab.run.trust import load_run_config
+from pfge.lab.run.folder import load_run_config
 
 
 def write_config(folder: Path, *settings: str) -> Path:

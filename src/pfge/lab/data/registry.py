@@ -14,9 +14,17 @@ from pfge.lab.config.settings import expand_user
 from pfge.lab.data.base import DataError, Normalization
 from pfge.lab.data.datasets import DatasetSplits
 from pfge.lab.data.in_memory import ImageSet, TensorSet
-from pfge.lab.data.readers.cifar import CIFAR10, CIFAR100, Cifar, load_cifar
-from pfge.lab.data.readers.idx import FASHION_MNIST, MNIST, IdxData, load_idx
-from pfge.lab.data.readers.scikit import load_breast_cancer, load_diabetes, load_digits, load_mnist1d
+from pfge.lab.data.packaged import load_breast_cancer, load_diabetes, load_digits, load_mnist1d
+from pfge.lab.data.published import (
+    CIFAR10,
+    CIFAR100,
+    FASHION_MNIST,
+    MNIST,
+    Cifar,
+    IdxData,
+    load_cifar,
+    load_idx,
+)
 from pfge.lab.data.splits import Splits, split
 from pfge.lab.user_functions import import_function, in_one_line, is_out_of_memory
 from pfge.tasks import Regression, Task

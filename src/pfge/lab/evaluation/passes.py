@@ -11,7 +11,7 @@ from pfge.forward import call_model
 from pfge.lab.data import Normalization
 from pfge.lab.data.base import derive_seed
 from pfge.lab.data.batches import Augmentation
-from pfge.lab.models.dropout import dropout_layers
+from pfge.lab.models.networks import dropout_layers
 from pfge.lab.session import Session
 from pfge.storage.ensemble_folder import LazyMembers
 from pfge.tasks import Task

@@ -8,8 +8,7 @@ from torch import Tensor
 from pfge.collectors import Collector, FolderStore
 from pfge.ensemble import Ensemble
 from pfge.lab.evaluation.evaluate import Evaluation, PooledScores, evaluate_on
-from pfge.lab.run.result_lines import append_row, require_rows
-from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, ComparisonRow
+from pfge.lab.run.results import AtMemberTemperatures, AtTemperature, ComparisonRow, append_row, require_rows
 from pfge.lab.session import Session
 from pfge.methods import TrainingPlan, is_starred, known_rows, starred
 from pfge.metrics.scores import ExampleScores

@@ -33,8 +33,7 @@ from pfge.lab.launch.simulation import SimulatedUnit, simulate
 from pfge.lab.launch.worker import Unit, iterations_per_epoch, units_to_run
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.result_lines import put_in_order, require_rows
-from pfge.lab.run.results import ComparisonRow, expected_rows
+from pfge.lab.run.results import ComparisonRow, expected_rows, put_in_order, require_rows
 from pfge.lab.session import Session, kept_count, open_session
 from pfge.lab.training.pretrain import (
     find_w0,

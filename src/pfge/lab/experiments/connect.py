@@ -18,8 +18,7 @@ from pfge.lab.launch.launch import launch
 from pfge.lab.launch.worker import Unit
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.result_lines import append_row, put_in_order, require_rows
-from pfge.lab.run.results import ConnectivityRow
+from pfge.lab.run.results import ConnectivityRow, append_row, put_in_order, require_rows
 from pfge.lab.session import Session, open_run
 from pfge.lab.training.resumable import fit_resumable, trace
 from pfge.methods import METHODS, find_reference, reference_first

@@ -13,8 +13,14 @@ from pfge.ensemble import Ensemble
 from pfge.lab.data import DataPart
 from pfge.lab.evaluation.evaluate import compare_in_chunks, predict
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.result_lines import append_row, put_in_order, require_rows
-from pfge.lab.run.results import ComparisonRow, FormatRow, expected_rows
+from pfge.lab.run.results import (
+    ComparisonRow,
+    FormatRow,
+    append_row,
+    expected_rows,
+    put_in_order,
+    require_rows,
+)
 from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, START

@@ -11,10 +11,8 @@ import torch
 from torch import nn
 
 from pfge.errors import InvalidValueError
-from pfge.lab.models.resnets import CifarResNet, PreResNet, WideResNet
-from pfge.lab.models.small import conv1d, mlp, small_conv
-from pfge.lab.models.torchvision_models import build_timm, build_torchvision
-from pfge.lab.models.vgg import VGG16
+from pfge.lab.models.networks import VGG16, CifarResNet, PreResNet, WideResNet, conv1d, mlp, small_conv
+from pfge.lab.models.packages import build_timm, build_torchvision
 from pfge.lab.user_functions import import_function, in_one_line, is_out_of_memory
 from pfge.weights import Weights, require_same_layout, view_weights
 

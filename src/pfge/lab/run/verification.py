@@ -8,9 +8,15 @@ from typing import Literal
 
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.run.folder import CONFIG, LOCK
-from pfge.lab.run.result_lines import read_rows, unsealed_lines
-from pfge.lab.run.result_lines import record_of as record_of_lines
-from pfge.lab.run.results import ComparisonRow, ConnectivityRow, FormatRow, ResultRow
+from pfge.lab.run.results import (
+    ComparisonRow,
+    ConnectivityRow,
+    FormatRow,
+    ResultRow,
+    read_rows,
+    record_of_lines,
+    unsealed_lines,
+)
 from pfge.packed import read_ensemble
 from pfge.storage import load_checkpoint
 from pfge.storage.ensemble_folder import ADAPTERS, MANIFEST, named_files, read_manifest, verify_file

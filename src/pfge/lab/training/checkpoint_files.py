@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pfge.collectors import RunningMean
 from pfge.errors import InvalidValueError
-from pfge.lab.models.new_head import describe_new_head, other_head
+from pfge.lab.models.packages import describe_new_head, other_head
 from pfge.storage.ensemble_folder import is_inside
 from pfge.storage.files import StorageError, open_regular, read_json_object, read_tensors
 from pfge.weights import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pfge.lab.data.base import DataError
-from pfge.lab.data.readers.cifar import CIFAR10, CIFAR100, Cifar, CifarLayout, load_cifar
+from pfge.lab.data.published import CIFAR10, CIFAR100, Cifar, CifarLayout, load_cifar
 
 IMAGES = 4  # in each made file
 BINARY, PICKLED = 0, 1

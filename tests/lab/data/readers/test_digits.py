@@ -4,9 +4,9 @@ import pytest
 import torch
 from sklearn import datasets
 
+from pfge.lab.data import packaged
 from pfge.lab.data.base import DataError
-from pfge.lab.data.readers import scikit
-from pfge.lab.data.readers.scikit import load_digits
+from pfge.lab.data.packaged import load_digits
 
 
 def test_training_and_test_images_are_all_digits_once():
@@ -35,7 +35,7 @@ def test_the_split_is_always_the_same():
 
 def test_scikit_learn_reads_its_file_if_it_lies_elsewhere(monkeypatch: pytest.MonkeyPatch):
     found = load_digits()
-    monkeypatch.setattr(scikit, "FILE", "datasets/nowhere.csv.gz")
+    monkeypatch.setattr(packaged, "FILE", "datasets/nowhere.csv.gz")
     for part, same in zip(found, load_digits(), strict=True):
         assert torch.equal(part.images, same.images)
         assert torch.equal(part.labels, same.labels)

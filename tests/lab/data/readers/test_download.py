@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pfge.lab.data.base import DataError
-from pfge.lab.data.readers.download import check_md5, fetch, fetch_folder
+from pfge.lab.data.published import check_md5, fetch, fetch_folder
 
 
 def md5(path: Path) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pfge.lab.data.base import DataError
-from pfge.lab.data.readers.idx import FASHION_MNIST, MNIST, load_idx, read_idx
+from pfge.lab.data.published import FASHION_MNIST, MNIST, load_idx, read_idx
 
 FILES = {
     # Images [2, 2, 3] and [1, 2, 3] with the pixels 0, 1, 2, ...; the labels 9, 4 and 7.

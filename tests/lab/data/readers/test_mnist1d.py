@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfge.lab.data import DataError, load_data
-from pfge.lab.data.readers import scikit
-from pfge.lab.data.readers.scikit import load_mnist1d
+from pfge.lab.data import DataError, load_data, packaged
+from pfge.lab.data.packaged import load_mnist1d
 from pfge.storage.files import write_recorded
 
 
@@ -42,7 +41,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
     """Return what takes the place of the generated signals, which take seconds."""
     inputs = torch.randn(14_000, 1, 40, generator=torch.Generator().manual_seed(0))
     made = {"inputs": inputs, "labels": torch.arange(14_000) % 10}
-    monkeypatch.setattr(scikit, "_generate", lambda: made)
+    monkeypatch.setattr(packaged, "_generate", lambda: made)
     return made
 
 
@@ -50,7 +49,7 @@ def test_signals_are_generated_once(
     made: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_mnist1d.__wrapped__(tmp_path)
-    monkeypatch.setattr(scikit, "_generate", lambda: pytest.fail("they are generated again"))
+    monkeypatch.setattr(packaged, "_generate", lambda: pytest.fail("they are generated again"))
     found = load_mnist1d.__wrapped__(tmp_path)[2]
     assert torch.equal(found.inputs, made["inputs"][6000:])
     assert torch.equal(found.labels, made["labels"][6000:])

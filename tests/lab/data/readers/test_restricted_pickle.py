@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pfge.lab.data.base import DataError
-from pfge.lab.data.readers.cifar import read_plain_pickle
+from pfge.lab.data.published import read_plain_pickle
 
 
 class Calls:

@@ -1,7 +1,8 @@
-"""Residual networks for small images: ResNet, PreResNet and WideResNet."""
+"""The lab's own networks: residual ones and VGG16 for small images, small ones for tables and signals."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.modules.dropout import _DropoutNd
 
 
 def shortcut(x: Tensor, channels: int, stride: int) -> Tensor:
@@ -180,3 +181,123 @@ class WideResNet(nn.Module):
 def _wide_stage(inputs: int, width: int, blocks: int, stride: int, dropout: float) -> nn.Sequential:
     rest = (WideBlock(width, width, 1, dropout) for _ in range(blocks - 1))
     return nn.Sequential(WideBlock(inputs, width, stride, dropout), *rest)
+
+
+# The widths of the 3x3 convolutions of each stage, in multiples of the first; a stage ends in a max pooling.
+STAGES = ((1, 1), (2, 2), (4, 4, 4), (8, 8, 8), (8, 8, 8))
+
+
+class VGG16(nn.Module):
+    """Thirteen convolutions and a three-layer head with dropout.
+
+    The global average before the head leaves the single pixel of a 32x32 image as it is and lets larger
+    images in.
+
+    Args:
+        classes: How many classes to tell apart.
+        channels: How many channels an image has.
+        width: Filters of the first convolution, and in proportion of all others; the paper's has 64.
+        dropout: The share of values that the head leaves out in training.
+    """
+
+    def __init__(self, classes: int, channels: int = 3, *, width: int = 64, dropout: float = 0.5) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for stage in STAGES:
+            for multiple in stage:
+                layers += [nn.Conv2d(channels, multiple * width, 3, padding=1), nn.ReLU(inplace=True)]
+                channels = multiple * width
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.classifier = nn.Sequential(
+            nn.Dropout(dropout),
+            nn.Linear(channels, channels),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Linear(channels, channels),
+            nn.ReLU(inplace=True),
+            nn.Linear(channels, classes),
+        )
+        for layer in layers:
+            if isinstance(layer, nn.Conv2d) and layer.bias is not None:
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of a batch of images."""
+        logits: Tensor = self.classifier(self.features(images))
+        return logits
+
+
+def mlp(classes: int, channels: int, width: int = 64, dropout: float = 0.0) -> nn.Sequential:
+    """Return two hidden layers and a linear one.
+
+    Args:
+        classes: How many outputs it has.
+        channels: How many features a row has.
+        width: Units in a hidden layer.
+        dropout: The probability with which a hidden unit is dropped in training.
+    """
+    return nn.Sequential(
+        nn.Linear(channels, width),
+        nn.ReLU(inplace=True),
+        nn.Dropout(dropout),
+        nn.Linear(width, width),
+        nn.ReLU(inplace=True),
+        nn.Dropout(dropout),
+        nn.Linear(width, classes),
+    )
+
+
+def conv1d(classes: int, channels: int = 1, width: int = 32) -> nn.Sequential:
+    """Return three convolutions with BatchNorm and a linear layer, for signals of at least 4 numbers.
+
+    Args:
+        classes: How many outputs it has.
+        channels: How many numbers the signal has at each moment.
+        width: Channels of each convolution.
+    """
+    return nn.Sequential(
+        *_block_1d(channels, width),
+        nn.MaxPool1d(2),
+        *_block_1d(width, width),
+        nn.MaxPool1d(2),
+        *_block_1d(width, width),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(width, classes),
+    )
+
+
+def _block_1d(inputs: int, width: int) -> tuple[nn.Module, ...]:
+    # No bias, because BatchNorm has one.
+    return nn.Conv1d(inputs, width, 5, padding=2, bias=False), nn.BatchNorm1d(width), nn.ReLU(inplace=True)
+
+
+def small_conv(classes: int, channels: int = 3) -> nn.Sequential:
+    """Return three convolutions with BatchNorm and a linear layer, for images of at least 8x8."""
+    return nn.Sequential(
+        *_block_2d(channels, 16),
+        nn.MaxPool2d(2),
+        *_block_2d(16, 32),
+        nn.MaxPool2d(2),
+        *_block_2d(32, 64),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, classes),
+    )
+
+
+def _block_2d(inputs: int, width: int) -> tuple[nn.Module, ...]:
+    # No bias, because BatchNorm has one.
+    return nn.Conv2d(inputs, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+
+
+def dropout_layers(model: nn.Module) -> list[_DropoutNd]:
+    """Return the dropout layers of a model."""
+    return [layer for layer in model.modules() if isinstance(layer, _DropoutNd)]
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Return whether a model has dropout with a probability above 0."""
+    return any(layer.p > 0 for layer in dropout_layers(model))

@@ -1,1 +1,0 @@
-"""Published data sets, read from the files in which they come."""
