@@ -10,8 +10,7 @@ import torch
 from hypothesis import settings
 
 from pfge.lab.data import load_data
-from pfge.tasks import Metric
-from pfge.tasks.manifest import KNOWN
+from pfge.tasks import KNOWN, Metric
 from tests.made_once import made_once
 from tests.tasks.fractions import Fractions
 

@@ -42,9 +42,8 @@ from pfge.prediction import (
 )
 from pfge.storage.ensemble_folder import MANIFEST, as_members, describe_file, write_ensemble
 from pfge.storage.record import NO_INPUT_SPEC, EnsembleRecord, InputSpec
-from pfge.tasks import MemberVariance, Task
+from pfge.tasks import DEFAULT_TASK, MemberVariance, Task
 from pfge.tasks.classification import Classification
-from pfge.tasks.manifest import DEFAULT_TASK
 from pfge.views import Views
 from pfge.weights import (
     Weights,

@@ -11,9 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pfge import Cascade, Ensemble, StorageError, fit_cascade
 from pfge.calibration import Temperatures
-from pfge.cascade.cascade import CascadePrediction
-from pfge.cascade.fitted_to import temperatures_digest
-from pfge.cascade.fitting import bind_to, even_places, fit_to_answers
+from pfge.cascade import CascadePrediction, bind_to, even_places, fit_to_answers, temperatures_digest
 from pfge.compression import Bits, PackSettings, compress
 from pfge.metrics.scores import accuracy, negative_log_likelihood
 from tests.tasks.cases import CASES

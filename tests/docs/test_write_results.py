@@ -12,7 +12,7 @@ from site_extension.run_texts import in_words
 
 from benchmarks.shipped import Row
 from pfge.reports.verdicts import Gap
-from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.tasks import DEFAULT_TASK
 from tests.test_readme import DOCS
 
 

@@ -12,7 +12,7 @@ from pfge.reports.run import Run
 from pfge.reports.statistics import task_of
 from pfge.reports.summary import findings
 from pfge.storage.files import write_json, write_tensors
-from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.tasks import DEFAULT_TASK
 from tests.reports.made_run import (
     LENGTH,
     MEMBERS,

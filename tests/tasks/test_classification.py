@@ -10,9 +10,8 @@ from sklearn.metrics import jaccard_score
 from torch import Tensor, nn
 
 from pfge.calibration import fit_temperature
-from pfge.tasks import Classification, Task
+from pfge.tasks import DEFAULT_TASK, Classification, Task
 from pfge.tasks.classification import require_classification
-from pfge.tasks.manifest import DEFAULT_TASK
 from tests.tasks.fractions import Fractions
 
 TASK = Classification()

@@ -5,8 +5,17 @@ from typing import Any
 
 import pytest
 
-from pfge.tasks import CausalLM, Classification, MultiLabel, Raw, Regression, Task
-from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
+from pfge.tasks import (
+    DEFAULT_TASK,
+    CausalLM,
+    Classification,
+    MultiLabel,
+    Raw,
+    Regression,
+    Task,
+    task_from_manifest,
+    task_to_manifest,
+)
 from tests.tasks.fractions import Fractions
 
 

@@ -11,9 +11,14 @@ import torch
 from torch import Tensor
 
 from pfge.errors import InvalidValueError
-from pfge.metrics.gaussian_scores import require_gaussians
-from pfge.metrics.label_scores import require_labels
-from pfge.metrics.scores import require_probabilities, require_targets, smallest_of, smallest_rest_of
+from pfge.metrics.scores import (
+    require_gaussians,
+    require_labels,
+    require_probabilities,
+    require_targets,
+    smallest_of,
+    smallest_rest_of,
+)
 from pfge.rounding import first_lowest
 
 Calibration = float | tuple[float, ...]

@@ -15,7 +15,7 @@ from pfge.cli.arguments import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pfge.cascade.cascade import Cascade
+    from pfge.cascade import Cascade
     from pfge.ensemble import Ensemble
     from pfge.lab.data import DataPart
     from pfge.lab.session import Session
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Fit the cascade, write it, and print its quality and cost."""
     from pfge.calibration import UNSCALED, fit_temperature, log_probabilities
-    from pfge.cascade.fitting import bind_to, fit_to_answers, require_a_loss
+    from pfge.cascade import bind_to, fit_to_answers, require_a_loss
     from pfge.cli.tables import print_cascade
 
     losses = {
@@ -122,7 +122,7 @@ def _measure(
         own: The temperature of the one member alone.
     """
     from pfge.calibration import Temperatures
-    from pfge.cascade.cascade import NEVER, Cascade
+    from pfge.cascade import NEVER, Cascade
     from pfge.metrics.scores import score_examples
     from pfge.reports.tables.ensembles import MeasuredWay
 

@@ -185,7 +185,7 @@ def _predict(
     """Return what is predicted for each example."""
     import torch
 
-    from pfge.cascade.cascade import Cascade
+    from pfge.cascade import Cascade
 
     ensemble = deployed.ensemble.to(deployed.engine.device)
     ensemble.forward = deployed.engine.forward

@@ -20,8 +20,7 @@ from pfge.errors import InvalidValueError
 from pfge.export.ensemble_graph import Axes, ExampleInputs, Form, double
 from pfge.export.verified_file import Exported, ExportError, exporting, make_program, write_checked
 from pfge.storage.ensemble_folder import as_members
-from pfge.tasks import Classification, MultiLabel
-from pfge.tasks.manifest import task_to_manifest
+from pfge.tasks import Classification, MultiLabel, task_to_manifest
 from pfge.weights import count_bytes
 
 if TYPE_CHECKING:

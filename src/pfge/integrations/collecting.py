@@ -18,8 +18,7 @@ from pfge.ensemble import Ensemble
 from pfge.errors import InvalidValueError
 from pfge.schedules import Schedule, require_schedule
 from pfge.storage.files import raw_bytes
-from pfge.tasks import Task
-from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.tasks import DEFAULT_TASK, Task
 from pfge.trajectory import Trajectory, unwrap_optimizer
 from pfge.weights import unwrap
 

@@ -1,10 +1,10 @@
 """How good predictions are, how uncertain, and which differences are more than noise."""
 
-from pfge.metrics.gaussian_scores import GaussianScores, score_gaussians
-from pfge.metrics.label_scores import LabelScores, score_labels
 from pfge.metrics.position_scores import PositionScores, score_positions
 from pfge.metrics.scores import (
     ExampleScores,
+    GaussianScores,
+    LabelScores,
     Reliability,
     Scores,
     SquaredErrors,
@@ -16,6 +16,8 @@ from pfge.metrics.scores import (
     negative_log_likelihood,
     reliability,
     score_examples,
+    score_gaussians,
+    score_labels,
     score_squared_errors,
 )
 from pfge.metrics.significance import (

@@ -1,5 +1,6 @@
-"""Scores and metrics of one class per example."""
+"""Scores of each example, and metrics: of one class, of labels, of numbers."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Self
@@ -561,3 +562,228 @@ def score_squared_errors(outputs: Tensor, targets: Tensor) -> SquaredErrors:
         )
     differences = outputs.detach().double() - targets.to(outputs.device, torch.float64)
     return SquaredErrors(differences.square().reshape(len(outputs), -1).mean(dim=1))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelScores(ProbabilityMetrics, ExampleScores):
+    """How good the prediction of each example's labels is.
+
+    Attributes:
+        probability: Of each label, [N, L], float64.
+        target: 1 where the label applies and 0 elsewhere, [N, L], uint8.
+        log_loss: The mean over labels of -log of the probability of the target, [N], float64. A p of 0 counts
+            as the least number above 0 of its type, and a p of 1 as the closest to 1 that is rounded to it.
+        brier: The mean over labels of the squared distance to the target, from 0 to 1, [N], float64.
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import score_labels
+        >>> scores = score_labels(torch.tensor([[0.75, 0.25], [0.25, 0.5]]), torch.tensor([[1, 0], [1, 1]]))
+        >>> scores.brier_score(), scores.average_precision()
+        (0.234375, 1.0)
+        >>> round(scores.macro_f1(), 4)  # of the labels: 2/3 and 0
+        0.3333
+    """
+
+    probability: Tensor
+    target: Tensor
+    log_loss: Tensor
+    brier: Tensor
+
+    def macro_f1(self) -> float:
+        """Return the mean over labels of F1 = 2 TP / (2 TP + FP + FN), for labels of a probability above 1/2.
+
+        A label that is neither predicted nor a target counts as 0, as in scikit-learn.
+        """
+        predicted, target = self.probability > 0.5, self.target.bool()
+        hits = (predicted & target).sum(dim=0).double()
+        total = (predicted.sum(dim=0) + target.sum(dim=0)).double()
+        return (2 * hits / total.clamp(min=1)).mean().item()
+
+    def average_precision(self) -> float:
+        """Return the mean over labels of the average precision.
+
+        For the examples sorted by the probability of a label, it is the sum over thresholds of the precision
+        times the increase of the recall. A label that is no example's target counts as 0, as in scikit-learn.
+        """
+        labels = zip(self.probability.unbind(dim=1), self.target.unbind(dim=1), strict=True)
+        return sum(_average_precision(*label) for label in labels) / self.probability.shape[1]
+
+    def reliability(self, bins: int = 15) -> Reliability:
+        """Return, in bins of equal width, the probabilities of labels and how often the labels apply."""
+        return bin_by_confidence(self.probability.flatten(), self.target.double().flatten(), bins, False)
+
+    def expected_calibration_error(self, bins: int = 15) -> float:
+        """Return the mean gap between the probability of a label and how often it applies, over bins."""
+        return self.reliability(bins).expected_calibration_error
+
+
+def score_labels(probabilities: Tensor, targets: Tensor) -> LabelScores:
+    """Return the scores of each example.
+
+    Args:
+        probabilities: Of each label, [N, L].
+        targets: 1 where the label applies and 0 elsewhere, [N, L].
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import score_labels
+        >>> scores = score_labels(torch.tensor([[0.75, 0.5]]), torch.tensor([[1, 0]]))
+        >>> round(scores.negative_log_likelihood(), 4)  # -(log(0.75) + log(0.5)) / 2
+        0.4904
+    """
+    require_labels(probabilities, targets)
+    p = probabilities.detach().double()
+    bad = ~((p >= 0) & (p <= 1))  # NaN too
+    if bool(bad.any()):
+        raise InvalidValueError(
+            f"probabilities {list(p.shape)} of labels must be from 0 to 1, got {p[bad][0].item():.6g}; apply "
+            "sigmoid to logits first"
+        )
+    y = targets.to(p.device, torch.uint8)
+    yes = p.clamp(min=smallest_of(probabilities.dtype))
+    no = (1 - p).clamp(min=smallest_rest_of(probabilities.dtype))
+    return LabelScores(
+        probability=p,
+        target=y,
+        log_loss=-torch.where(y.bool(), yes, no).log().mean(dim=1),
+        brier=(p - y).square().mean(dim=1),
+    )
+
+
+def require_labels(predictions: Tensor, targets: Tensor) -> None:
+    """Raise a ValueError unless predictions [N, L] have targets 0 or 1 of the same shape."""
+    if predictions.ndim != 2 or targets.shape != predictions.shape or not predictions.numel():
+        raise InvalidValueError(
+            f"predictions and targets of labels are [N, L], got {list(predictions.shape)} and "
+            f"{list(targets.shape)}"
+        )
+    outside = (targets != 0) & (targets != 1)
+    if bool(outside.any()):
+        raise InvalidValueError(
+            f"targets {list(targets.shape)} of labels must be 0 or 1, got {targets[outside][0].item()}"
+        )
+
+
+def _average_precision(probability: Tensor, target: Tensor) -> float:
+    order = probability.argsort(descending=True)
+    ranked, hits = probability[order], target[order].double().cumsum(0)
+    if not hits[-1]:
+        return 0.0
+    # Examples of equal probability are above a threshold together: the last of them counts for all.
+    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones_like(ranked[:1], dtype=torch.bool)])
+    found, above = hits[last], last.nonzero()[:, 0] + 1
+    gained = found.diff(prepend=found.new_zeros(1))
+    return (gained * found / above).sum().item() / hits[-1].item()
+
+
+WITHIN_90 = 1.6448536269514722
+"""A normal variable is within so many standard deviations of its mean with a probability of 0.9."""
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianScores(ExampleScores):
+    """How good a normal distribution predicts each example's numbers; all are float64 [N].
+
+    Each is the mean over the D numbers of an example.
+
+    Attributes:
+        squared_error: The squared distance of the mean from the target.
+        log_loss: -log of the density at the target.
+        crps: The continuous ranked probability score, in the unit of the target.
+        covered: 1 where the target is in the central interval of 90 % and 0 elsewhere.
+
+    References:
+        Gneiting, Raftery, "Strictly Proper Scoring Rules, Prediction, and Estimation", Journal of the
+        American Statistical Association, 2007, for the closed form of the CRPS.
+
+    Example:
+        A prediction of mean 0 and variance 4 for the targets 0 and 4:
+
+        >>> import torch
+        >>> from pfge.metrics import score_gaussians
+        >>> scores = score_gaussians(torch.tensor([[0.0, 4.0], [0.0, 4.0]]), torch.tensor([0.0, 4.0]))
+        >>> scores.root_mean_squared_error() ** 2, scores.coverage()
+        (8.000000000000002, 0.5)
+    """
+
+    squared_error: Tensor
+    log_loss: Tensor
+    crps: Tensor
+    covered: Tensor
+
+    def root_mean_squared_error(self) -> float:
+        """Return the root of the mean squared error (RMSE)."""
+        return math.sqrt(self.squared_error.mean().item())
+
+    def negative_log_likelihood(self) -> float:
+        """Return the mean log loss."""
+        return self.log_loss.mean().item()
+
+    def mean_crps(self) -> float:
+        """Return the mean CRPS."""
+        return self.crps.mean().item()
+
+    def coverage(self) -> float:
+        """Return the share of targets that are in their intervals of 90 %."""
+        return self.covered.mean().item()
+
+
+def score_gaussians(predictions: Tensor, targets: Tensor) -> GaussianScores:
+    """Return the scores of each example.
+
+        NLL = (log(2 pi v) + (y - m)^2 / v) / 2
+        CRPS = s * (z * (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi)),    s = sqrt(v),    z = (y - m) / s
+
+    Args:
+        predictions: Means m and variances v in the last dimension, [N, 2] or [N, D, 2].
+        targets: The true numbers y, [N] or [N, D].
+
+    Example:
+        >>> import torch
+        >>> from pfge.metrics import score_gaussians
+        >>> scores = score_gaussians(torch.tensor([[1.0, 1.0]]), torch.tensor([1.0]))
+        >>> round(scores.negative_log_likelihood(), 4)  # log(2 pi) / 2
+        0.9189
+        >>> round(scores.mean_crps(), 4)  # (sqrt(2) - 1) / sqrt(pi)
+        0.2337
+    """
+    mean, variance, y = require_gaussians(predictions, targets)
+    deviation = variance.sqrt()
+    z = (y - mean) / deviation
+    density = (-z.square() / 2).exp() / math.sqrt(2 * math.pi)
+    each = {
+        "squared_error": (y - mean).square(),
+        "log_loss": (variance.log() + math.log(2 * math.pi) + z.square()) / 2,
+        "crps": deviation * (z * torch.erf(z / math.sqrt(2)) + 2 * density - 1 / math.sqrt(math.pi)),
+        "covered": (z.abs() <= WITHIN_90).double(),
+    }
+    return GaussianScores(**{name: values.flatten(1).mean(dim=1) for name, values in each.items()})
+
+
+def require_gaussians(predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return means, variances and targets, [N, D] each in float64; raise a ValueError if they do not fit."""
+    if predictions.ndim not in (2, 3) or predictions.shape[-1] != 2 or not predictions.numel():
+        raise InvalidValueError(
+            f"predictions are means and variances [N, 2] or [N, D, 2], got {list(predictions.shape)}"
+        )
+    wide = predictions.detach().double().view(len(predictions), -1, 2)
+    shapes = [wide.shape[:2]] if wide.shape[1] > 1 else [wide.shape[:1], wide.shape[:2]]
+    if targets.shape not in shapes:
+        expected = " or ".join(str(list(shape)) for shape in shapes)
+        raise InvalidValueError(
+            f"targets must be {expected} for predictions {list(predictions.shape)}, got {list(targets.shape)}"
+        )
+    mean, variance = wide.unbind(dim=2)
+    for name, values, good in (
+        ("a predicted variance must be positive and finite", variance, variance > 0),
+        ("a predicted mean must be finite", mean, mean == mean),
+        ("a target must be finite", targets, targets == targets),
+    ):
+        bad = ~(good & (values.abs() < torch.inf))
+        if bool(bad.any()):
+            example = int(bad.nonzero()[0, 0])
+            raise InvalidValueError(
+                f"{name}, got {values[bad][0].item():.6g} for example {example} of {list(values.shape)}"
+            )
+    return mean, variance, targets.to(wide.device, torch.float64).view(wide.shape[:2])

@@ -23,8 +23,7 @@ from pfge.methods import TrainingPlan, method_of
 from pfge.reports.printable import printable
 from pfge.reports.statistics import by_method, measured
 from pfge.storage.files import StorageError, read_bounded, read_json_object
-from pfge.tasks import Task
-from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.tasks import DEFAULT_TASK, Task
 
 Found = TypeVar("Found", bound=Result)
 Line = TypeVar("Line", bound=ResultRow)

@@ -16,9 +16,8 @@ from pfge.storage.files import (
     MOST_DIMENSIONS,
     StorageError,
 )
-from pfge.tasks import Task
+from pfge.tasks import DEFAULT_TASK, Task, task_from_manifest, task_to_manifest
 from pfge.tasks.classification import require_classification
-from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
 from pfge.views import View, Views, require_few_views
 
 

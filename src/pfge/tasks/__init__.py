@@ -1,11 +1,13 @@
-"""What outputs, targets and pooling mean: a task for each kind of problem."""
+"""What outputs, targets and pooling mean: a task for each kind of problem, and its entry in manifests."""
 
+from dataclasses import asdict
+from typing import Any
+
+from pfge.errors import InvalidValueError
 from pfge.tasks.base import DiversityAccumulator, MeanPool, MemberVariance, Metric, MixturePool, Pool, Task
-from pfge.tasks.causal_lm import CausalLM
-from pfge.tasks.classification import Classification
+from pfge.tasks.classification import AssumedClassification, CausalLM, Classification
 from pfge.tasks.multi_label import MultiLabel
-from pfge.tasks.raw import Raw
-from pfge.tasks.regression import Regression
+from pfge.tasks.regression import Raw, Regression
 
 __all__ = [
     "CausalLM",
@@ -21,3 +23,39 @@ __all__ = [
     "Regression",
     "Task",
 ]
+
+DEFAULT_TASK = AssumedClassification()
+"""The task of an ensemble, and of a manifest, that names none: logits [N, C] only."""
+KNOWN: dict[str, type[Task]] = {
+    task.__name__: task for task in (Classification, CausalLM, MultiLabel, Regression, Raw)
+}
+
+
+def task_to_manifest(task: Task) -> dict[str, Any] | None:
+    """Return a task's entry; None for the default, which is left out."""
+    if task == DEFAULT_TASK:
+        return None
+    return {"name": type(task).__name__, "options": asdict(task)}  # type: ignore[call-overload]
+
+
+def task_from_manifest(entry: Any) -> Task:
+    """Return the task of an entry, or the default if there is none.
+
+    Raises:
+        ValueError: The entry is of another kind, or names a task or an option that this version does
+            not know.
+    """
+    match entry:
+        case None:
+            return DEFAULT_TASK
+        case {"name": str(name), "options": dict(options)} if name in KNOWN:
+            try:
+                return KNOWN[name](**options)
+            except (TypeError, ValueError) as error:
+                raise InvalidValueError(f"task has options that {name} does not take: {error}") from None
+        case {"name": str(name), "options": dict()}:
+            raise InvalidValueError(
+                f"task must be one that this version knows, {', '.join(KNOWN)}, got {name!r}; update pfge, "
+                "or pass task= if it is your own"
+            )
+    raise InvalidValueError(f"task must have a name and options, got {entry!r}")

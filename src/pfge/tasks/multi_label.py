@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from pfge.calibration import Calibration, fit_label_temperatures, scale_label_probabilities
 from pfge.errors import InvalidValueError
-from pfge.metrics.label_scores import LabelScores, score_labels
+from pfge.metrics.scores import LabelScores, score_labels
 from pfge.metrics.uncertainty import ClassDiversity, kl_divergence, kl_loss
 from pfge.tasks.base import MeanPool, Metric, Task, sum_type
 

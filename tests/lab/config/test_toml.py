@@ -13,8 +13,7 @@ from pfge.lab.config.settings import ConfigError, EnsembleSettings, Experiment, 
 from pfge.lab.config.toml import differences, load_experiment, to_toml
 from pfge.methods import TrainingPlan
 from pfge.storage.files import is_sealed_text, seal_text
-from pfge.tasks import Classification
-from pfge.tasks.manifest import KNOWN
+from pfge.tasks import KNOWN, Classification
 from tests.tasks.fractions import Fractions
 
 

@@ -38,7 +38,7 @@ from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.verification import verify
 from pfge.schedules import pretraining_schedule
-from pfge.storage import ensemble_folder, manifest
+from pfge.storage import ensemble_folder
 from pfge.storage.files import read_tensors
 from pfge.weights import view_weights
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, read_lines, run, tiny
@@ -576,7 +576,7 @@ def test_measuring_again_leaves_saved_temperatures_out(
 def test_members_are_written_and_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[str] = []
     written: list[str] = []
-    checksum, write_file = manifest.checksum, manifest.write_file
+    checksum, write_file = ensemble_folder.checksum, ensemble_folder.write_file
 
     def count_checksum(file: Path) -> str:
         hashed.append(file.parent.name)
@@ -586,7 +586,7 @@ def test_members_are_written_and_hashed_once(tmp_path: Path, monkeypatch: pytest
         written.append(path.name)
         return write_file(path, *arguments)
 
-    monkeypatch.setattr(manifest, "checksum", count_checksum)
+    monkeypatch.setattr(ensemble_folder, "checksum", count_checksum)
     monkeypatch.setattr(ensemble_folder, "write_file", count_write)
     run(tiny(), tmp_path)
     assert {name: written.count(name) for name in ("FGE", "PFGE")} == {"FGE": 8, "PFGE": 4}

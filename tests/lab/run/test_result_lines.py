@@ -19,7 +19,7 @@ from pfge.lab.run.results import (
     require_rows,
 )
 from pfge.storage.files import KEY, StorageError, seal
-from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.tasks import DEFAULT_TASK
 from tests.reports.made_run import result
 from tests.tasks.fractions import Fractions
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pfge.lab.config.typed import FieldError, require_above_0, require_at_least_0, run_checks
 from pfge.methods import DEFAULT_METHODS, METHODS, TrainingPlan, Variant, base_of, known_rows
 from pfge.storage.files import LONGEST_FILE_NAME, MOST_MEMBERS, MOST_SEEDS, is_file_name
-from pfge.tasks import Task
-from pfge.tasks.manifest import KNOWN
+from pfge.tasks import KNOWN, Task
 
 Positive = Annotated[float, require_above_0]
 PositiveInt = Annotated[int, require_above_0]

@@ -28,8 +28,7 @@ from pfge.lab.data.batches import (
 )
 from pfge.lab.data.in_memory import as_class_numbers, require_known_classes
 from pfge.lab.data.splits import Splits
-from pfge.tasks import Task
-from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.tasks import DEFAULT_TASK, Task
 
 _WORD = 2**32
 

@@ -27,8 +27,7 @@ from pfge.lab.data.published import (
 )
 from pfge.lab.data.splits import Splits, split
 from pfge.lab.user_functions import import_function, in_one_line, is_out_of_memory
-from pfge.tasks import Regression, Task
-from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.tasks import DEFAULT_TASK, Regression, Task
 
 
 def default_root() -> Path:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from pfge.lab.data.base import DataError, Fingerprint, Normalization, generator
 from pfge.lab.data.batches import DataPart, Labeled
-from pfge.tasks import Task
-from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.tasks import DEFAULT_TASK, Task
 
 
 class LabelProxy(ABC):

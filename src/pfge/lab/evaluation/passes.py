@@ -14,8 +14,7 @@ from pfge.lab.data.batches import Augmentation
 from pfge.lab.models.networks import dropout_layers
 from pfge.lab.session import Session
 from pfge.storage.ensemble_folder import LazyMembers
-from pfge.tasks import Task
-from pfge.tasks.manifest import DEFAULT_TASK
+from pfge.tasks import DEFAULT_TASK, Task
 from pfge.views import Views, usual_views
 from pfge.weights import Weights, count_bytes
 

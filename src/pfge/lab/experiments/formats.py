@@ -6,8 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pfge.cascade.cascade import Cascade
-from pfge.cascade.fitting import fit_to_answers
+from pfge.cascade import Cascade, fit_to_answers
 from pfge.compression.compress import StorageFormat, formats_of
 from pfge.ensemble import Ensemble
 from pfge.lab.data import DataPart

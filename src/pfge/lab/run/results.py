@@ -40,8 +40,7 @@ from pfge.storage.files import (
     write_json,
     write_text,
 )
-from pfge.tasks import Task
-from pfge.tasks.manifest import DEFAULT_TASK, task_from_manifest, task_to_manifest
+from pfge.tasks import DEFAULT_TASK, Task, task_from_manifest, task_to_manifest
 
 VERSION = 1
 """Of the format of results. Results from before there were versions have no such key, and the same others."""
