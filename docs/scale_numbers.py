@@ -19,8 +19,8 @@ from pfge.lab.config.settings import Experiment
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.data.batches import count_batches
 from pfge.lab.experiments.compare import comparison_units
-from pfge.lab.launch.simulation import Failures, SimulatedUnit, simulate
-from pfge.lab.launch.worker import Unit, longest_chains
+from pfge.lab.experiments.cost import Failures, SimulatedUnit, simulate
+from pfge.lab.launch.units import Unit, longest_chains
 from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
 from pfge.methods import METHODS, TrainingPlan, base_of, is_starred, make_collector

@@ -15,7 +15,7 @@ from PIL import Image
 from pfge import Ensemble
 from pfge.cli.main import main
 from pfge.lab.config.toml import load_experiment, to_toml
-from pfge.lab.launch.marks import Marks
+from pfge.lab.launch.units import UnitStatus
 from pfge.lab.run.folder import RunFolder
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import checksum, read_json_object, write_json
@@ -46,7 +46,7 @@ def test_status_does_not_wait_for_a_pipe_among_its_units(
 
 
 def test_the_progress_of_a_unit_may_be_a_pipe(copied_run: Path) -> None:
-    marks = Marks(RunFolder(copied_run))
+    marks = UnitStatus(RunFolder(copied_run))
     pipes = [put_pipe(copied_run / "units" / f"u.{kind}") for kind in ("said", "progress-new")]
     with in_time(*pipes):
         marks.say("u", "hello")

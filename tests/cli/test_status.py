@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pfge.cli.main import main
-from pfge.lab.experiments.connect import curve_checkpoint
+from pfge.lab.run.folder import curve_checkpoint
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, run, tiny
 
 METHODS = "ensemble.methods=['SWA']"

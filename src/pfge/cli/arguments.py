@@ -48,7 +48,7 @@ def add_launcher_argument(parser: argparse.ArgumentParser) -> None:
 def prepare_workers(options: argparse.Namespace) -> None:
     """Start what `--launcher here:N` needs, so that workers import torch while this process does."""
     from pfge.lab.config.settings import parse_launcher
-    from pfge.lab.launch.fork_server import start_fork_server
+    from pfge.lab.launch.processes import start_fork_server
 
     launcher = parse_launcher(options.launcher or "")
     if launcher is not None and launcher.processes > 1:

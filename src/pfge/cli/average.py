@@ -12,7 +12,7 @@ from pfge.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from pfge.lab.experiments.paths import Average
+    from pfge.lab.experiments.checkpoints import Average
     from pfge.tasks import Task
 
 HELP = "average checkpoints that lie on disk into one model"
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Average, write the model and print what it is worth."""
-    from pfge.lab.experiments.paths import average_with_data, name_of_average
+    from pfge.lab.experiments.checkpoints import average_with_data, name_of_average
     from pfge.lab.run.progress import Reporter
     from pfge.lab.training.checkpoint_files import average_checkpoints, read_as_member
     from pfge.storage.ensemble_folder import write_ensemble

@@ -9,7 +9,7 @@ from pfge.cli.arguments import RUNS, add_experiment_arguments, load_chosen_exper
 
 if TYPE_CHECKING:
     from pfge.lab.config.settings import Experiment
-    from pfge.lab.experiments.compare import Cost
+    from pfge.lab.experiments.cost import Cost
 
 WORKERS = (1, 2, 4, 8)
 """Numbers of workers for which a dry run tells the time."""
@@ -39,11 +39,13 @@ def run(options: argparse.Namespace) -> int:
     chosen = load_chosen_experiments(options)
 
     import pfge.cli.tables  # noqa: F401 - while workers import what they need
-    from pfge.lab.experiments.compare import compare_all, find_cost
+    from pfge.lab.experiments.compare import compare_all
     from pfge.lab.launch.driver import UnitsMissingError
     from pfge.lab.run.progress import Reporter
 
     if options.dry_run:
+        from pfge.lab.experiments.cost import find_cost
+
         _print_costs(
             {experiment.name: find_cost(experiment, folder, Reporter()) for experiment, folder in chosen}
         )
@@ -72,7 +74,7 @@ def _print_results(chosen: "Sequence[tuple[Experiment, Path]]", out: Path | None
 
 
 def _print_costs(costs: "dict[str, Cost]") -> None:
-    from pfge.lab.experiments.compare import seconds_of_all
+    from pfge.lab.experiments.cost import seconds_of_all
 
     for name, cost in costs.items():
         if len(costs) > 1:

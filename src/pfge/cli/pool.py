@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write the ensemble and print what it is worth."""
     from pfge.lab.evaluation.evaluate import evaluate_on
-    from pfge.lab.experiments.paths import checkpoint_members, pooled_checkpoints
+    from pfge.lab.experiments.checkpoints import checkpoint_members, pooled_checkpoints
     from pfge.storage.ensemble_folder import write_ensemble
     from pfge.storage.record import EnsembleRecord
 

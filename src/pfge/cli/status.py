@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _print_states(path: Path) -> None:
     from pfge.lab.experiments.compare import units_of_run
-    from pfge.lab.launch.status import find_states
+    from pfge.lab.launch.units import find_states
     from pfge.lab.run.folder import RunFolder
 
     folder = RunFolder(path)

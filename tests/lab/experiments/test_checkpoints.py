@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pfge.lab.experiments.paths import Barrier
+from pfge.lab.experiments.checkpoints import Barrier
 
 
 @pytest.mark.parametrize(

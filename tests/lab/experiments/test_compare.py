@@ -446,12 +446,12 @@ def test_the_random_numbers_of_a_forward_pass_do_not_depend_on_where_a_run_was_s
         ("pfge.collectors.stores.Path.rename", lambda *call: call[0].parts[-2:] == ("members", "FGE")),
         ("pfge.collectors.stores.Path.rename", lambda *call: call[0].parts[-2:] == ("members", "PFGE")),
         (
-            "pfge.lab.experiments.paths.save_checkpoint",
+            "pfge.lab.experiments.compare.save_checkpoint",
             lambda *call: call[0].name == "pfge-fork.checkpoint",
         ),
         ("pfge.lab.training.resumable.save_checkpoint", lambda *call: call[1]["iteration"] == LENGTH),
         ("pfge.storage.files.write_tensors", lambda *call: call[0].name == "w0.safetensors"),
-        ("pfge.lab.experiments.compare._tidy", lambda *_: True),
+        ("pfge.lab.experiments.compare._remove", lambda *_: True),
     ],
     ids=[
         "row of FGE",
@@ -613,11 +613,11 @@ def test_a_failure_ends_the_command_only_if_other_processes_may_not_have_seen_it
     """They would meet this process in the next experiment while they are in this one."""
     found = []
 
-    def fail(experiment: Experiment, *_: object) -> None:
-        found.append(experiment.name)
+    def fail(experiments: list[tuple[Experiment, Path]], *_: object) -> None:
+        found.append(experiments[0][0].name)
         raise ValueError("lower the rate")
 
-    monkeypatch.setattr(compare_module, "compare", fail)
+    monkeypatch.setattr(compare_module, "_compare_together", fail)
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_world_size", lambda: processes)
     with pytest.raises(ValueError, match="lower the rate"):

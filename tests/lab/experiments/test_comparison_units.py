@@ -9,7 +9,7 @@ import torch
 
 from pfge.lab.config.settings import Experiment
 from pfge.lab.experiments.compare import comparison_units
-from pfge.lab.launch.worker import Unit
+from pfge.lab.launch.units import Unit
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import open_session

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pfge.lab.experiments.compare import find_cost, seconds_of_all
+from pfge.lab.experiments.cost import find_cost, seconds_of_all
 from pfge.lab.run.progress import Reporter
 from pfge.storage.files import StorageError
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, run, tiny

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pfge.lab.launch.driver import UnitsMissingError, drive
-from pfge.lab.launch.marks import Marks
-from pfge.lab.launch.worker import Order, Unit, Work
+from pfge.lab.launch.units import Unit, UnitStatus
+from pfge.lab.launch.worker import ExperimentUnits, WorkerTask
 from pfge.lab.run.folder import RunFolder
 from pfge.storage.files import StorageError
 
@@ -24,7 +24,7 @@ def shows_nothing() -> Iterator[Callable[[Sequence[str]], None]]:
 
 
 class Runner:
-    """A pool whose units are done by a job's second look, unless they are to fail."""
+    """An executor whose units are done by a job's second look, unless they are to fail."""
 
     def __init__(self, folder: Path, failures: dict[str, int] | None = None):
         self.folder = folder
@@ -50,8 +50,8 @@ class Runner:
 
         return Unit(name, lambda: name in self.done, run, needs, early, iterations, by_driver)
 
-    def start(self, orders: Sequence[Order]) -> "list[FakeJob]":
-        return [self.start_one(order.unit) for order in orders]
+    def start(self, tasks: Sequence[WorkerTask]) -> "list[FakeJob]":
+        return [self.start_one(task.unit.name) for task in tasks]
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -62,13 +62,13 @@ class Runner:
         self.most_running = max(self.most_running, len(self.running))
         return FakeJob(self, name)
 
-    def work(self, units: list[Unit], title: str = "") -> Work:
+    def work(self, units: list[Unit], title: str = "") -> ExperimentUnits:
         session: Any = SimpleNamespace(
             folder=RunFolder(self.folder / title),
             reporter=SimpleNamespace(say=self.said.append, live_lines=shows_nothing),
             experiment=None,
         )
-        return Work(session, units, lambda *_: units, title)
+        return ExperimentUnits(session, units, title)
 
     def drive(self, units: list[Unit]) -> None:
         drive([self.work(units)], self, lambda _: 1)
@@ -143,7 +143,7 @@ def test_a_unit_that_fails_three_times_stops_only_what_needs_it(tmp_path: Path) 
         f"3 parts of {tmp_path} are missing; bad failed 3 times: its process was ended by signal 9; "
         "left out, as they need it: more, tidy; the same command tries them again"
     )
-    assert Marks(RunFolder(tmp_path)).failure("bad") == "its process was ended by signal 9"
+    assert UnitStatus(RunFolder(tmp_path)).failure("bad") == "its process was ended by signal 9"
 
 
 def test_jobs_are_stopped_if_the_driver_is_interrupted(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_jobs_go_on_if_an_error_ends_the_driver(tmp_path: Path, monkeypatch: pyt
     def fail(*_: object) -> str:
         raise StorageError("seed-1-w0.progress cannot be read")
 
-    monkeypatch.setattr(Marks, "progress", fail)
+    monkeypatch.setattr(UnitStatus, "progress", fail)
     with pytest.raises(StorageError, match="cannot be read"):
         work.drive([work.unit("a"), work.unit("b")])
     assert work.events == ["a", "b"]
@@ -184,7 +184,7 @@ def test_a_disk_without_room_for_reasons_stops_no_other_unit(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pfge.lab.launch.marks.write_text", refuse)
+    monkeypatch.setattr("pfge.lab.launch.units.write_text", refuse)
     work = Runner(tmp_path, failures={"bad": 9})
     with pytest.raises(UnitsMissingError, match="bad failed 3 times: its process was ended by signal 9"):
         work.drive([work.unit("bad"), work.unit("good"), work.unit("after", "good")])
@@ -215,7 +215,7 @@ def test_a_unit_that_a_job_of_an_earlier_driver_runs_is_waited_for(tmp_path: Pat
     held, end = threading.Event(), threading.Event()
 
     def run_elsewhere() -> None:
-        with Marks(RunFolder(tmp_path)).held("a"):
+        with UnitStatus(RunFolder(tmp_path)).held("a"):
             held.set()
             end.wait(20)
             work.done.add("a")
@@ -236,7 +236,7 @@ def test_what_a_unit_says_is_repeated(tmp_path: Path) -> None:
     started = work.start_one
 
     def start_one(name: str) -> FakeJob:
-        Marks(RunFolder(tmp_path)).say(name, f"{name} continues\nfrom \x1b[2J")
+        UnitStatus(RunFolder(tmp_path)).say(name, f"{name} continues\nfrom \x1b[2J")
         return started(name)
 
     work.start_one = start_one  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pfge
-from pfge.lab.launch.fork_server import IS_USED, start_fork_server, worker_context
+from pfge.lab.launch.processes import IS_USED, start_fork_server, worker_context
 from tests.processes import ROOT
 
 pytestmark = pytest.mark.skipif(not IS_USED, reason="workers are not forked on this system")
@@ -70,10 +70,10 @@ def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 DRIVER = """
 import os, time
-from pfge.lab.launch import fork_server
+from pfge.lab.launch import processes
 
-fork_server.IMPORTED[1:] = ["importing_forever"]
-fork_server.start_fork_server()
+processes.IMPORTED[1:] = ["importing_forever"]
+processes.start_fork_server()
 while not os.path.exists("importing"):
     time.sleep(0.01)
 print("the server imports")

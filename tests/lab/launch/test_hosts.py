@@ -15,20 +15,20 @@ ALONE = ["unshare", "--net", "--pid", "--uts", "--ipc", "--fork", "--mount-proc"
 CODE = """
 import os, sys
 from pathlib import Path
-from pfge.lab.launch import marks
-from pfge.lab.launch.marks import Marks
+from pfge.lab.launch import units
+from pfge.lab.launch.units import UnitStatus
 from pfge.lab.run.folder import RunFolder
 from pfge.storage.files import StorageError
 from tests.lab.tiny import tiny
 
-marks.PATIENCE = 0.2
+units.PATIENCE = 0.2
 folder = RunFolder(Path(sys.argv[1]))
 print("number", os.getpid(), flush=True)
-print("running", Marks(folder).is_running("seed 1: w0"), folder.is_in_use(), flush=True)
+print("running", UnitStatus(folder).is_running("seed 1: w0"), folder.is_in_use(), flush=True)
 try:
     with folder.opened(tiny()):
         print("has the run", flush=True)
-        with Marks(folder).held("seed 1: w0"):
+        with UnitStatus(folder).held("seed 1: w0"):
             print("has both", flush=True)
             sys.stdin.read()
 except StorageError as error:

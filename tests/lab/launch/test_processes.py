@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from pfge.lab.config.settings import ConfigError, Experiment
+from pfge.lab.config.settings import ConfigError
 from pfge.lab.experiments.compare import compare_all
 from pfge.lab.launch.driver import UnitsMissingError
-from pfge.lab.launch.fork_server import worker_context
-from pfge.lab.launch.processes import processes
-from pfge.lab.launch.worker import Order, Unit, Worker
+from pfge.lab.launch.processes import processes, worker_context
+from pfge.lab.launch.units import Unit
+from pfge.lab.launch.worker import Worker, WorkerTask
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
@@ -65,39 +65,46 @@ def test_what_fails_in_workers_leaves_the_rest_and_the_results_of_it(tmp_path: P
     assert methods_in(tmp_path) == ["w0", "DeepEnsemble"]
 
 
-def made_units(_: Experiment, folder: RunFolder, __: int) -> list[Unit]:
-    """Return a unit that kills its process, and one that writes what it has of its driver."""
-    file = folder.path / "variable"
+def never() -> bool:
+    return False
 
-    def write(_: Session) -> None:
-        file.write_text(f"{os.environ['MADE_VARIABLE']}, {multiprocessing.get_start_method()}")
 
-    return [
-        Unit("dies", lambda: False, lambda _: os.kill(os.getpid(), signal.SIGKILL)),
-        Unit("writes", file.exists, write),
-    ]
+def die(_: Session) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_environment(session: Session) -> None:
+    """Write what a worker has of its driver."""
+    text = f"{os.environ['MADE_VARIABLE']}, {multiprocessing.get_start_method()}"
+    (session.folder.path / "variable").write_text(text)
+
+
+def fail(_: Session) -> None:
+    raise ValueError("lower the rate")
+
+
+def task(folder: Path, unit: Unit) -> WorkerTask:
+    return WorkerTask(tiny(), folder, unit, (), threads=1, working_folder=Path.cwd())
 
 
 def test_a_killed_process_is_noticed_and_the_next_has_what_its_driver_has_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def order(unit: str) -> Order:
-        return Order(tiny(), tmp_path, made_units, unit, threads=1, working_folder=Path.cwd())
-
-    with processes(1) as pool:
-        (job,) = pool.start([order("dies")])
+    file = tmp_path / "variable"
+    with processes(1) as executor:
+        (job,) = executor.start([task(tmp_path, Unit("dies", never, die))])
         while not job.is_over():
-            pool.wait(60)  # ends with the process
+            executor.wait(60)  # ends with the process
         assert job.ending() == "its process was ended by signal 9"
         start = time.monotonic()
-        pool.wait(0.5)
+        executor.wait(0.5)
         assert time.monotonic() - start >= 0.4  # nothing is at work
         monkeypatch.setenv("MADE_VARIABLE", "what it is now")
-        (job,) = pool.start([order("writes")])
+        (job,) = executor.start([task(tmp_path, Unit("writes", file.exists, write_environment))])
         while not job.is_over():
-            pool.wait(60)
+            executor.wait(60)
     # Processes that read data are started as by the driver, which need not pickle a data set.
-    said = (tmp_path / "variable").read_text()
+    said = file.read_text()
     assert said == f"what it is now, {multiprocessing.get_start_method()}"
 
 
@@ -119,22 +126,15 @@ def test_a_process_that_cannot_be_started_is_a_failure_of_its_unit(
     assert methods_in(tmp_path) == ["w0", "SWA"]
 
 
-def failing_units(*_: object) -> list[Unit]:
-    def fail(_: Session) -> None:
-        raise ValueError("lower the rate")
-
-    return [Unit("fails", lambda: False, fail)]
-
-
 def test_a_worker_without_room_for_a_reason_prints_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pfge.lab.launch.marks.write_text", refuse)
+    monkeypatch.setattr("pfge.lab.launch.units.write_text", refuse)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # a worker sets its own
-    assert not Worker().carry_out(Order(tiny(), tmp_path, failing_units, "fails", 1, Path.cwd()))
+    assert not Worker().run(task(tmp_path, Unit("fails", never, fail)))
     assert capsys.readouterr().err == "pfge: warning: fails: failed: lower the rate\n"
 
 

@@ -62,7 +62,9 @@ def test_an_address_without_a_cluster_is_told_at_once(tmp_path: Path) -> None:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         before = time.monotonic()
-        with pytest.raises(RayError, match=rf"there is no Ray cluster at 127.0.0.1:{port}: .*; start one by"):
+        with pytest.raises(
+            RayError, match=rf"no Ray cluster answers at 127.0.0.1:{port}: .*; start one with"
+        ):
             run(tiny(METHODS, f"engine.launcher=ray:127.0.0.1:{port}"), tmp_path)
     assert time.monotonic() - before < 20  # of which most is the data
     assert not (tmp_path / "seed-1").exists()
@@ -83,7 +85,7 @@ def test_an_address_that_is_none_is_told_with_what_one_looks_like(
 
 def test_a_host_that_no_machine_can_have_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "a..b:6379")
-    with pytest.raises(RayError, match=r"there is no Ray cluster at a\.\.b:6379: .*; start one by"):
+    with pytest.raises(RayError, match=r"no Ray cluster answers at a\.\.b:6379: .*"):
         run(tiny(METHODS, "engine.launcher=ray"), tmp_path)
 
 
@@ -98,6 +100,6 @@ def test_needs_that_no_node_has_are_refused() -> None:
     with pytest.raises(RayError) as caught:  # each is there, but not in one node
         module._require_enough(EngineSettings(cpus=4, gpus=1, memory=60.5), nodes)
     assert str(caught.value) == (
-        "no node of the Ray cluster has what each part needs, engine.cpus = 4, engine.gpus = 1 and "
-        "engine.memory = 60.5 GB; the most that a node has is 4, 1 and 64.0 GB; lower them, or add a node"
+        "each part needs engine.cpus = 4, engine.gpus = 1 and engine.memory = 60.5 GB, but no node of the "
+        "Ray cluster has all three; nodes have at most 4, 1 and 64.0 GB; lower them, or add a node"
     )

@@ -4,14 +4,14 @@ import os
 import re
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pfge.lab.launch import slurm_jobs as module
-from pfge.lab.launch.slurm_jobs import RequeuedOrder, SlurmError, slurm_jobs
-from pfge.lab.launch.worker import Order
+from pfge.lab.launch.slurm_jobs import RequeuedTask, SlurmError, slurm_jobs
+from pfge.lab.launch.units import Unit
+from pfge.lab.launch.worker import WorkerTask
 from tests.lab.tiny import run, tiny
 
 pytest.importorskip("submitit")
@@ -44,17 +44,18 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, sbatch: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def order(unit: str, *settings: str) -> Order:
-    return Order(tiny(*settings), Path("run"), lambda *_: [], unit, 1, Path())
+def task(unit: str, *settings: str) -> WorkerTask:
+    made = Unit(unit, lambda: False, lambda _: None)
+    return WorkerTask(tiny(*settings), Path("run"), made, (), 1, Path())
 
 
 def test_units_of_the_same_needs_are_one_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     install(tmp_path / "bin", monkeypatch, SBATCH.format(log=log))
     large = ("engine.gpus=2", "engine.memory=30", "engine.cpus=4", "engine.slurm={slurm_partition='big'}")
-    orders = [order("a"), order("b", *large), order("c")]
-    with slurm_jobs(tmp_path / "units", is_local=False) as pool:
-        jobs = pool.start(orders)
+    tasks = [task("a"), task("b", *large), task("c")]
+    with slurm_jobs(tmp_path / "units", is_local=False) as executor:
+        jobs = executor.start(tasks)
     assert len(jobs) == 3
     text = log.read_text()
     assert text.count("#SBATCH --array=0-1") == 1  # a and c
@@ -67,13 +68,13 @@ def test_units_of_the_same_needs_are_one_array(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_job_that_is_preempted_is_queued_again_as_it_was() -> None:
-    job = RequeuedOrder(order("a"))
+    job = RequeuedTask(task("a"))
     assert job.checkpoint().function is job
 
 
 def test_what_slurm_refuses_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "bin", monkeypatch, REFUSING)
-    with pytest.raises(SlurmError, match=r"Slurm takes no job: .*Memory specification can not be satisfied"):
+    with pytest.raises(SlurmError, match=r"Slurm refuses the job: .*Memory specification can not be"):
         run(tiny("ensemble.methods=[]", "engine.launcher=slurm", "engine.memory=9000"), tmp_path / "run")
     assert not (tmp_path / "run" / "seed-1").exists()
 
@@ -84,24 +85,24 @@ def test_a_job_that_slurm_refuses_after_others_is_a_failure_of_its_unit_after_a_
     """Slurm may be busy; jobs that run already are not lost by that."""
     monkeypatch.setattr(module, "SECONDS_BETWEEN_ATTEMPTS", 0.3)
     install(tmp_path / "bin", monkeypatch, TAKING_ONE_IN_TWO.format(log=tmp_path / "log"))
-    with slurm_jobs(tmp_path / "units", is_local=False) as pool:
-        (taken, refused) = pool.start([order("a"), order("b", "engine.cpus=2")])
+    with slurm_jobs(tmp_path / "units", is_local=False) as executor:
+        (taken, refused) = executor.start([task("a"), task("b", "engine.cpus=2")])
         assert not refused.is_over()
         time.sleep(0.3)
         assert refused.is_over()
-        assert re.match(r"Slurm takes no job: .*Socket timed out.*; see engine\.cpus", refused.ending())
+        assert re.match(r"Slurm refuses the job: .*Socket timed out.*; check engine\.cpus", refused.ending())
         refused.stop()
-        (again,) = pool.start([order("b", "engine.cpus=2")])
+        (again,) = executor.start([task("b", "engine.cpus=2")])
     assert type(again) is type(taken) is not type(refused)
 
 
 def test_parameters_that_submitit_does_not_know_are_told(tmp_path: Path) -> None:
-    wrong = order("a", "engine.slurm={slurm_queue='big'}")
+    wrong = task("a", "engine.slurm={slurm_queue='big'}")
     with (
-        slurm_jobs(tmp_path / "units", is_local=True) as pool,
-        pytest.raises(SlurmError, match="Slurm takes no job: Unknown argument 'queue'"),
+        slurm_jobs(tmp_path / "units", is_local=True) as executor,
+        pytest.raises(SlurmError, match="Slurm refuses the job: Unknown argument 'queue'"),
     ):
-        pool.start([replace(wrong, unit="b")])
+        executor.start([wrong])
 
 
 def test_without_slurm_or_submitit_a_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

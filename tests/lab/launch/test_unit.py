@@ -3,7 +3,7 @@
 from itertools import product
 from pathlib import Path
 
-from pfge.lab.launch.worker import Unit, is_to_run, longest_chains, units_to_run
+from pfge.lab.launch.units import Unit, find_dependents, is_to_run, longest_chains, units_to_run
 
 
 def unit(name: str, *needs: str, done: bool = False, early: Path | None = None) -> Unit:
@@ -31,7 +31,8 @@ def test_one_unit_is_to_run_if_it_is_among_all_that_are() -> None:
             unit("e", "c", done=e),
         ]
         expected = {found.name for found in units_to_run(units)}
-        assert {found.name for found in units if is_to_run(units, found.name)} == expected
+        found = {one.name for one in units if is_to_run(one, find_dependents(units, one.name))}
+        assert found == expected
 
 
 def test_a_unit_starts_when_nothing_that_it_needs_is_open() -> None:

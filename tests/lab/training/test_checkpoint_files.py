@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from pfge import StorageError
-from pfge.lab.experiments.paths import checkpoint_members
+from pfge.lab.experiments.checkpoints import checkpoint_members
 from pfge.lab.models import build_model
 from pfge.lab.training.checkpoint_files import average_checkpoints, read_checkpoint
 from pfge.weights import count_bytes, view_weights

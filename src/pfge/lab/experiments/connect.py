@@ -14,9 +14,9 @@ from pfge.ensemble import Ensemble
 from pfge.errors import InvalidValueError
 from pfge.lab.config.settings import ConnectSettings, Experiment
 from pfge.lab.data.base import generator
-from pfge.lab.launch.launch import launch
-from pfge.lab.launch.worker import Unit
-from pfge.lab.run.folder import RunFolder
+from pfge.lab.launch.driver import launch
+from pfge.lab.launch.units import Unit
+from pfge.lab.run.folder import RunFolder, curve_checkpoint
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import ConnectivityRow, append_row, put_in_order, require_rows
 from pfge.lab.session import Session, open_run
@@ -132,11 +132,6 @@ def choose_pairs(
         order = torch.randperm(possible, generator=generator(choice_seed, f"pairs of {method}", seed))
         chosen += [Pair(seed, method, first + 1) for first in sorted(order[:wanted].tolist())]
     return chosen
-
-
-def curve_checkpoint(method: str, first: int | str) -> str:
-    """Return the name of the checkpoint of an unfinished curve; with "*" for both, it matches all of them."""
-    return f"curve-{method}-{first}.checkpoint"
 
 
 def _chosen_methods(session: Session) -> list[str]:

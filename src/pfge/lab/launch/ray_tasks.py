@@ -11,27 +11,27 @@ from typing import Any
 
 from pfge.errors import InvalidValueError
 from pfge.lab.config.settings import EngineSettings, Experiment
-from pfge.lab.launch.worker import Order, Pool, Worker
+from pfge.lab.launch.worker import Executor, Worker, WorkerTask
 
 SECONDS_TO_ANSWER = 5.0
-"""After that, an address is taken for unreachable."""
+"""Time after which an address counts as unreachable."""
 GB = 1_000_000_000
 
 
 class RayError(InvalidValueError):
-    """Ray is missing or cannot be reached, or no node has what a unit needs."""
+    """Ray is missing or unreachable, or no node has the resources of a unit."""
 
 
 @contextmanager
-def ray_tasks(address: str, experiments: Sequence[Experiment]) -> Iterator[Pool]:
-    """Give a Ray cluster; tasks wait in it until a node has the resources of [engine].
+def ray_tasks(address: str, experiments: Sequence[Experiment]) -> Iterator[Executor]:
+    """Connect to a Ray cluster, where tasks wait until a node has the resources in [engine].
 
     Args:
-        address: HOST:PORT of a cluster; "" takes that of RAY_ADDRESS, or starts one on this machine.
-        experiments: Their settings in [engine] say what each unit needs.
+        address: HOST:PORT of a cluster; "" means RAY_ADDRESS, or a new cluster on this machine.
+        experiments: Experiments whose settings in [engine] name the resources of each unit.
 
     Raises:
-        RayError: Ray is not installed, the address does not answer, or no node has what a unit needs.
+        RayError: Ray is not installed, the address does not answer, or no node has the resources of a unit.
     """
     address = address or os.environ.get("RAY_ADDRESS", "")
     if ":" in address:
@@ -51,24 +51,24 @@ class _RayTasks:
 
     def __init__(self, ray: Any):
         self._ray = ray
-        self._carry_out = ray.remote(_carry_out)
+        self._run = ray.remote(_run)
 
-    def start(self, orders: Sequence[Order]) -> list["_RayTask"]:
-        return [_RayTask(self._ray, self._submit(order)) for order in orders]
+    def start(self, tasks: Sequence[WorkerTask]) -> list["_RayTask"]:
+        return [_RayTask(self._ray, self._submit(task)) for task in tasks]
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def _submit(self, order: Order) -> Any:
-        engine = order.experiment.engine
-        task = self._carry_out.options(
-            name=order.unit,
+    def _submit(self, task: WorkerTask) -> Any:
+        engine = task.experiment.engine
+        remote = self._run.options(
+            name=task.unit.name,
             num_cpus=engine.cpus,
             num_gpus=engine.gpus,
             memory=int(engine.memory * GB) or None,
             max_retries=0,  # the driver counts attempts
         )
-        return task.remote(order)
+        return remote.remote(task)
 
 
 class _RayTask:
@@ -92,20 +92,20 @@ class _RayTask:
 
 @cache
 def _worker() -> Worker:
-    """Return the worker of this process, which Ray uses for one task after another."""
+    """Return the worker of this process, in which Ray runs one task after another."""
     return Worker()
 
 
-def _carry_out(order: Order) -> bool:
-    return _worker().carry_out(order)
+def _run(task: WorkerTask) -> bool:
+    return _worker().run(task)
 
 
 def _import_ray(address: str) -> Any:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a change to come
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning
     if address:
-        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "5")  # seconds, where something else answers
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 is for what runs beside the work itself
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "5")  # seconds to wait if another program answers
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default of 15 is meant for background work
     try:
         import ray
     except ImportError:
@@ -119,11 +119,11 @@ def _connect(ray: Any, address: str) -> None:
             address=address or "local",
             include_dashboard=None if address else False,
             logging_level=logging.ERROR,
-            log_to_driver=False,  # units tell by their marks
+            log_to_driver=False,  # units write their status to files
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise RayError(f"there is no Ray cluster at {address or 'this machine'}: {reason}") from None
+        raise RayError(f"cannot connect to a Ray cluster at {address or 'this machine'}: {reason}") from None
 
 
 def _require_answer(address: str) -> None:
@@ -135,22 +135,22 @@ def _require_answer(address: str) -> None:
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS_TO_ANSWER).close()
-    except (OSError, OverflowError, UnicodeError) as error:  # the last is of names
+    except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: the host name is malformed
         raise RayError(
-            f"there is no Ray cluster at {address}: {error}; start one by ray start --head, or give the "
+            f"no Ray cluster answers at {address}: {error}; start one with ray start --head, or give the "
             "address that it prints as --launcher ray:HOST:PORT"
         ) from None
 
 
 def _require_enough(engine: EngineSettings, nodes: Sequence[dict[str, Any]]) -> None:
-    """Raise a RayError unless a node has all that a unit needs."""
+    """Raise a RayError unless a node has all resources of a unit."""
     needed = {"CPU": engine.cpus, "GPU": engine.gpus, "memory": engine.memory * GB}
     having = [node["Resources"] for node in nodes if node["Alive"]]
     if any(all(node.get(name, 0) >= amount for name, amount in needed.items()) for node in having):
         return
     most = {name: max((node.get(name, 0) for node in having), default=0) for name in needed}
     raise RayError(
-        f"no node of the Ray cluster has what each part needs, engine.cpus = {engine.cpus}, engine.gpus = "
-        f"{engine.gpus} and engine.memory = {engine.memory:g} GB; the most that a node has is "
+        f"each part needs engine.cpus = {engine.cpus}, engine.gpus = {engine.gpus} and engine.memory = "
+        f"{engine.memory:g} GB, but no node of the Ray cluster has all three; nodes have at most "
         f"{most['CPU']:g}, {most['GPU']:g} and {most['memory'] / GB:.1f} GB; lower them, or add a node"
     )

@@ -11,14 +11,14 @@ from typing import Any
 
 from pfge.errors import InvalidValueError
 from pfge.lab.config.settings import EngineSettings
-from pfge.lab.launch.worker import Order, Pool, Worker
+from pfge.lab.launch.worker import Executor, Worker, WorkerTask
 
 MINUTES = 24 * 60
-"""Time limit of a job, if engine.slurm has no timeout_min; a job that reaches it is queued again."""
+"""Time limit of a job if engine.slurm has no timeout_min; a job that reaches it is queued again."""
 MOST_TIMEOUTS = 1000
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_BETWEEN_ATTEMPTS = 60.0
-"""Between submissions of a job that Slurm does not take: it may be busy, or restarted."""
+"""Pause before a refused job is submitted again: Slurm may be busy or restarting."""
 
 
 class SlurmError(InvalidValueError):
@@ -26,19 +26,19 @@ class SlurmError(InvalidValueError):
 
 
 @contextmanager
-def slurm_jobs(folder: Path, *, is_local: bool) -> Iterator[Pool]:
-    """Give a Slurm cluster, which decides how many jobs run at once.
+def slurm_jobs(folder: Path, *, is_local: bool) -> Iterator[Executor]:
+    """Submit units to a Slurm cluster, which decides how many jobs run at once.
 
     Args:
-        folder: Where submitit keeps its files, on a file system that all nodes have.
-        is_local: Whether jobs are processes of this machine, as many as it has cores, to try them out.
+        folder: Folder for the files of submitit, on a file system that all nodes share.
+        is_local: Whether to try out jobs as processes of this machine, as many as it has cores.
 
     Raises:
         SlurmError: submitit is not installed.
     """
     submitit = _import_submitit()
     folder.mkdir(exist_ok=True)
-    # A new one each time: submitit unpickles what it finds, and the folder of a run may come from a stranger.
+    # A new folder each time: submitit unpickles files in it, and a run folder may come from a stranger.
     files = Path(tempfile.mkdtemp(prefix="submitit-", dir=folder)).absolute()
     yield _SlurmJobs(submitit, files, is_local=is_local)
 
@@ -49,61 +49,62 @@ class _SlurmJobs:
         self._cluster = "local" if is_local else "slurm"
         self._submitit = submitit
         self._files = files
-        self._has_taken = False
+        self._has_accepted = False
 
-    def start(self, orders: Sequence[Order]) -> "list[_SlurmJob | _NotSubmitted]":
-        needs = [order.experiment.engine for order in orders]
-        numbers = sorted(range(len(orders)), key=lambda number: needs.index(needs[number]))
+    def start(self, tasks: Sequence[WorkerTask]) -> "list[_SlurmJob | _NotSubmitted]":
+        needs = [task.experiment.engine for task in tasks]
+        numbers = sorted(range(len(tasks)), key=lambda number: needs.index(needs[number]))
         jobs: dict[int, _SlurmJob | _NotSubmitted] = {}
         for engine, array in groupby(numbers, key=lambda number: needs[number]):
             chosen = list(array)
-            submitted = self._try_to_submit(engine, [orders[number] for number in chosen])
+            submitted = self._try_to_submit(engine, [tasks[number] for number in chosen])
             jobs |= dict(zip(chosen, submitted, strict=True))
-        return [jobs[number] for number in range(len(orders))]
+        return [jobs[number] for number in range(len(tasks))]
 
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
 
     def _try_to_submit(
-        self, engine: EngineSettings, orders: Sequence[Order]
+        self, engine: EngineSettings, tasks: Sequence[WorkerTask]
     ) -> "Sequence[_SlurmJob | _NotSubmitted]":
         try:
-            jobs = self._submit(engine, orders)
+            jobs = self._submit(engine, tasks)
         except SlurmError as error:
-            if not self._has_taken:
-                raise  # the settings are wrong, or there is no Slurm: nothing is lost
-            return [_NotSubmitted(error) for _ in orders]
-        self._has_taken = True
+            if not self._has_accepted:
+                raise  # the settings are wrong, or Slurm is missing: nothing is lost
+            return [_NotSubmitted(error) for _ in tasks]
+        self._has_accepted = True
         return jobs
 
-    def _submit(self, engine: EngineSettings, orders: Sequence[Order]) -> list["_SlurmJob"]:
-        """Submit units of the same needs as one array."""
+    def _submit(self, engine: EngineSettings, tasks: Sequence[WorkerTask]) -> list["_SlurmJob"]:
+        """Submit units with the same resources as one array."""
         limits = {f"{cluster}_max_num_timeout": MOST_TIMEOUTS for cluster in ("slurm", "local")}
         try:
             executor = self._submitit.AutoExecutor(self._files, cluster=self._cluster, **limits)
             executor.update_parameters(**_parameters(engine))
             with executor.batch():
-                jobs = [executor.submit(RequeuedOrder(order)) for order in orders]
+                jobs = [executor.submit(RequeuedTask(task)) for task in tasks]
         except (RuntimeError, NameError, TypeError, ValueError, AssertionError, OSError) as error:
             reason = " ".join(str(error).split())[:500]
             raise SlurmError(
-                f"Slurm takes no job: {reason}; see engine.cpus, engine.gpus, engine.memory, engine.slurm"
+                f"Slurm refuses the job: {reason}; check engine.cpus, engine.gpus, engine.memory and "
+                "engine.slurm"
             ) from None
         return [_SlurmJob(job) for job in jobs]
 
 
-class RequeuedOrder:
-    """An order as a job, which is queued again when it is preempted or reaches its time limit."""
+class RequeuedTask:
+    """A task as a job, which is queued again when it is preempted or reaches its time limit."""
 
-    def __init__(self, order: Order):
-        self._order = order
+    def __init__(self, task: WorkerTask):
+        self._task = task
 
     def __call__(self) -> bool:
-        """Carry out the order."""
-        return Worker().carry_out(self._order)
+        """Run the task."""
+        return Worker().run(self._task)
 
     def checkpoint(self) -> Any:
-        """Return the same order, to be queued again: what is done of it is in the run folder."""
+        """Return the same task, to be queued again: it continues from the files in the run folder."""
         return _import_submitit().helpers.DelayedSubmission(self)
 
 
@@ -114,7 +115,7 @@ class _SlurmJob:
 
     def is_over(self) -> bool:
         if (now := time.monotonic()) - self._looked < SECONDS_BETWEEN_LOOKS:
-            return False  # a look is a request to the file system that all nodes share
+            return False  # each look is a request to the shared file system
         self._looked = now
         return bool(self._job.done())
 
@@ -126,7 +127,7 @@ class _SlurmJob:
 
 
 class _NotSubmitted:
-    """An order that Slurm did not take, after it took others; it is over when it may be tried again."""
+    """A task that Slurm refused after accepting others; it is over when it may be tried again."""
 
     def __init__(self, error: SlurmError):
         self._error = error

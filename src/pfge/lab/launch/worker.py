@@ -1,10 +1,12 @@
-"""A worker: receives a task as plain data, loads the experiment, and runs one unit."""
+"""A worker: receives units as plain data, loads their experiment, and runs them one after another."""
 
 import os
 import sys
+import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,170 +15,85 @@ import torch
 
 from pfge.lab.config.settings import Experiment
 from pfge.lab.engine import Engine
-from pfge.lab.launch.marks import Marks, WorkerReporter, is_users_mistake
+from pfge.lab.launch.units import Unit, UnitStatus, find_dependents, is_to_run, is_users_mistake
 from pfge.lab.run.folder import RunFolder
+from pfge.lab.run.progress import Advance, Reporter
 from pfge.lab.session import Session
 
 
 @dataclass(frozen=True)
-class Unit:
-    """A part of an experiment. Its results are files, which also tell whether it is done.
+class WorkerTask:
+    """A unit to run, with everything that a worker needs for it.
 
     Attributes:
-        name: Differs from that of every other unit of the experiment.
-        is_done: Returns whether its results are there.
-        run: Makes them, and continues where a killed process stopped.
-        needs: The names of the units that must be done before.
-        early: A file that is enough in place of all that it needs, as soon as it exists.
-        iterations: Updates that it trains for, at the most.
-        by_driver: Whether it is too short for a process of its own.
-    """
-
-    name: str
-    is_done: Callable[[], bool]
-    run: Callable[[Session], None]
-    needs: tuple[str, ...] = ()
-    early: Path | None = None
-    iterations: int = 0
-    by_driver: bool = False
-
-    def may_start(self, open_units: Mapping[str, object]) -> bool:
-        """Return whether none of what it needs is among the units that are still open."""
-        waits = any(name in open_units for name in self.needs)
-        return not waits or (self.early is not None and self.early.exists())
-
-
-def units_to_run(units: Sequence[Unit]) -> list[Unit]:
-    """Return the units that are not done and that the end of the experiment needs, in their order.
-
-    What only a finished unit needed may have been removed since, and is not made again.
-    """
-    by_name = {unit.name: unit for unit in units}
-    needed = {name for unit in units for name in unit.needs}
-    found: set[str] = set()
-    open_ends = [unit for unit in units if unit.name not in needed]
-    while open_ends:
-        unit = open_ends.pop()
-        if unit.name not in found and not unit.is_done():
-            found.add(unit.name)
-            open_ends += [by_name[name] for name in unit.needs]
-    return [unit for unit in units if unit.name in found]
-
-
-def is_to_run(units: Sequence[Unit], name: str) -> bool:
-    """Return whether one of the units is among those of `units_to_run`, without looking at all of them."""
-    (unit,) = (unit for unit in units if unit.name == name)
-    if unit.is_done():
-        return False
-    needing = [other.name for other in units if name in other.needs]
-    return not needing or any(is_to_run(units, other) for other in needing)
-
-
-def longest_chains(units: Sequence[Unit]) -> dict[str, int]:
-    """Return the iterations of the longest chain that begins with each unit, itself and what needs it.
-
-    Args:
-        units: Each after those that it needs.
-    """
-    after = dict.fromkeys((unit.name for unit in units), 0)
-    chains: dict[str, int] = {}
-    for unit in reversed(units):
-        chains[unit.name] = unit.iterations + after[unit.name]
-        for need in set(unit.needs) & after.keys():
-            after[need] = max(after[need], chains[unit.name])
-    return chains
-
-
-MakeUnits = Callable[[Experiment, RunFolder, int], list[Unit]]
-"""Returns the units of an experiment in a run folder, for a number of iterations in an epoch.
-
-It is sent to workers, so it is a function of a module, or a `functools.partial` of one.
-"""
-
-
-@dataclass(frozen=True)
-class Order:
-    """What a worker is told.
-
-    Attributes:
-        experiment: Whose unit it is.
+        experiment: The experiment of the unit.
         folder: The run folder, which the driver has locked.
-        make_units: Returns the units of the experiment.
-        unit: The name of the one to run.
-        threads: How many to use.
-        working_folder: That of the driver, from which paths in the config start.
+        unit: The unit.
+        dependents: All units that need it, directly or through others.
+        threads: Number of threads to use.
+        working_folder: Working folder of the driver, to which paths in the config are relative.
     """
 
     experiment: Experiment
     folder: Path
-    make_units: MakeUnits
-    unit: str
+    unit: Unit
+    dependents: tuple[Unit, ...]
     threads: int
     working_folder: Path
 
 
 class Worker:
-    """A process that carries out orders; it keeps the data of the last experiment."""
+    """A process that runs one task after another; it keeps the data of the last experiment."""
 
     def __init__(self) -> None:
         self._last: tuple[Session, WorkerReporter] | None = None
 
-    def carry_out(self, order: Order) -> bool:
-        """Run a unit, unless it is done; return whether it succeeded. If not, its mark says why."""
-        marks = Marks(RunFolder(order.folder))
+    def run(self, task: WorkerTask) -> bool:
+        """Run a unit unless it is done; return whether it succeeded. If not, its status has the reason."""
+        name, status = task.unit.name, UnitStatus(RunFolder(task.folder))
         try:
-            run_unit(self._session_for(order, marks), order.make_units, order.unit)
+            _run_unit(self._session_for(task, status), task.unit, task.dependents)
         except Exception as error:
-            if not marks.note_failure(order.unit, error):  # the terminal or the log of the job is left
-                print(f"pfge: warning: {order.unit}: failed: {error}", file=sys.stderr)
+            if not status.note_failure(name, error):  # only the terminal or the log of the job is left
+                print(f"pfge: warning: {name}: failed: {error}", file=sys.stderr)
             if not is_users_mistake(error):
-                marks.say(order.unit, traceback.format_exc())
+                status.say(name, traceback.format_exc())
             self._last = None
             return False
         return True
 
-    def _session_for(self, order: Order, marks: Marks) -> Session:
-        if order.working_folder.is_dir():
-            os.chdir(order.working_folder)
-        torch.set_num_threads(order.threads)
-        last = self._last if self._is_last(order) else None
+    def _session_for(self, task: WorkerTask, status: UnitStatus) -> Session:
+        if task.working_folder.is_dir():
+            os.chdir(task.working_folder)
+        torch.set_num_threads(task.threads)
+        last = self._last if self._is_last(task) else None
         if last is None:
-            self._last = None  # before the next is loaded: memory is for the data of one experiment
-            last = self._last = _set_up(order, marks)
+            self._last = None  # frees the memory of the last experiment's data before the next is loaded
+            last = self._last = _set_up(task, status)
         session, reporter = last
-        reporter.unit = order.unit
+        reporter.unit = task.unit.name
         return session
 
-    def _is_last(self, order: Order) -> bool:
+    def _is_last(self, task: WorkerTask) -> bool:
         if self._last is None:
             return False
         session, _ = self._last
-        return (session.experiment, session.folder.path) == (order.experiment, order.folder)
+        return (session.experiment, session.folder.path) == (task.experiment, task.folder)
 
 
-def _set_up(order: Order, marks: Marks) -> tuple[Session, WorkerReporter]:
-    reporter = WorkerReporter(marks)
-    reporter.unit = order.unit
+def _set_up(task: WorkerTask, status: UnitStatus) -> "tuple[Session, WorkerReporter]":
+    reporter = WorkerReporter(status)
+    reporter.unit = task.unit.name
     warnings.showwarning = lambda message, *_, **__: reporter.say(f"pfge: warning: {message}")
-    engine = Engine(order.experiment.on_one_device().engine)
-    return Session.set_up(order.experiment, RunFolder(order.folder), engine, reporter), reporter
+    engine = Engine(task.experiment.on_one_device().engine)
+    return Session.set_up(task.experiment, RunFolder(task.folder), engine, reporter), reporter
 
 
-def iterations_per_epoch(session: Session) -> int:
-    """Return how many iterations an epoch has."""
-    return session.batches(session.experiment.seeds[0], "ensembling").per_epoch
-
-
-def run_unit(session: Session, make_units: MakeUnits, name: str) -> None:
-    """Run a unit of an experiment, unless it is done by now.
-
-    The run folder itself is locked by the driver, the unit by this process.
-    """
-    units = make_units(session.experiment, session.folder, iterations_per_epoch(session))
-    if not is_to_run(units, name):
-        return  # a job that waited in a queue, while another did it
-    unit = next(unit for unit in units if unit.name == name)
-    with Marks(session.folder).held(name):
+def _run_unit(session: Session, unit: Unit, dependents: Sequence[Unit]) -> None:
+    """Run a unit unless it is done by now. The driver holds the lock of the run, this process the unit's."""
+    if not is_to_run(unit, dependents):
+        return  # another worker did it while this job was queued
+    with UnitStatus(session.folder).held(unit.name):
         if not unit.is_done():
             unit.run(session)
 
@@ -185,52 +102,126 @@ class Job(Protocol):
     """A unit that a worker runs."""
 
     def is_over(self) -> bool:
-        """Return whether the worker has ended, well or not."""
+        """Return whether the worker has ended, successfully or not."""
 
     def ending(self) -> str:
-        """Return how the worker ended, for a unit that is not done after it."""
+        """Return how the worker ended, for a unit that is not done afterwards."""
 
     def stop(self) -> None:
         """End the worker now."""
 
 
-class Pool(Protocol):
-    """Workers, or a scheduler that has them."""
+class Executor(Protocol):
+    """Workers, or a scheduler that starts them."""
 
     @property
     def size(self) -> int:
-        """How many units it is given at once."""
+        """How many units it accepts at once."""
 
-    def start(self, orders: Sequence[Order]) -> Sequence[Job]:
-        """Have units run, and return the job of each."""
+    def start(self, tasks: Sequence[WorkerTask]) -> Sequence[Job]:
+        """Start tasks, and return the job of each."""
 
     def wait(self, seconds: float) -> None:
-        """Return when a job may be over, or after some seconds at the most."""
+        """Return when a job may be over, or after some seconds at the latest."""
+
+
+MakeUnits = Callable[[Experiment, RunFolder, int], list[Unit]]
+"""Returns the units of an experiment in a run folder, given the number of iterations of an epoch."""
 
 
 @dataclass(frozen=True)
-class Work:
-    """The units of an experiment.
+class ExperimentUnits:
+    """All units of an experiment.
 
     Attributes:
-        session: The experiment, whose run folder this process has locked.
-        units: All of them.
-        make_units: Returns them in a worker.
-        title: Of the experiment, before the names of units; "" if there is no other.
+        session: The experiment; this process has locked its run folder.
+        units: Each unit after those that it needs.
+        title: Shown before the names of units; "" for the only experiment.
     """
 
     session: Session
     units: Sequence[Unit]
-    make_units: MakeUnits
     title: str = ""
 
     @classmethod
-    def of(cls, session: Session, make_units: MakeUnits, title: str = "") -> "Work":
-        """Return the work of a session."""
-        units = make_units(session.experiment, session.folder, iterations_per_epoch(session))
-        return cls(session, units, make_units, title)
+    def of(cls, session: Session, make_units: MakeUnits, title: str = "") -> "ExperimentUnits":
+        """Make the units of a session, once: workers get them as they are."""
+        folder = RunFolder(session.folder.path.absolute())  # workers may have another working folder
+        return cls(session, make_units(session.experiment, folder, iterations_per_epoch(session)), title)
 
-    def order(self, unit: Unit, threads: int) -> Order:
-        """Return what a worker is told for a unit."""
-        experiment, folder = self.session.experiment, self.session.folder.path.absolute()
-        return Order(experiment, folder, self.make_units, unit.name, threads, Path.cwd())
+    def task(self, unit: Unit, threads: int) -> WorkerTask:
+        """Return the task of a unit for a worker."""
+        return WorkerTask(
+            self.session.experiment,
+            self.session.folder.path.absolute(),
+            unit,
+            find_dependents(self.units, unit.name),
+            threads,
+            Path.cwd(),
+        )
+
+
+def iterations_per_epoch(session: Session) -> int:
+    """Return the number of iterations of an epoch."""
+    return session.batches(session.experiment.seeds[0], "ensembling").per_epoch
+
+
+SECONDS_BETWEEN_NOTES = 1.0
+
+
+class WorkerReporter(Reporter):
+    """Write progress to the status of the unit that a worker runs.
+
+    Args:
+        status: The status of the run's units.
+    """
+
+    def __init__(self, status: UnitStatus):
+        super().__init__(quiet=True)
+        self._status = status
+        self.unit = ""
+
+    def say(self, text: str) -> None:
+        """Leave a line for the driver to print."""
+        self._status.say(self.unit, text)
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Advance]:  # noqa: ARG002 - the unit has a name
+        """Write the progress of a piece of work while the context lasts."""
+        yield _advance(self._status, self.unit, total)
+
+
+def _advance(status: UnitStatus, unit: str, total: int) -> Advance:
+    last_note = float("-inf")
+    first: tuple[float, int] | None = None
+
+    def advance(done: int, note: str) -> None:
+        nonlocal last_note, first
+        now = time.monotonic()
+        first = first or (now, done)
+        if now - last_note >= SECONDS_BETWEEN_NOTES:
+            last_note = now
+            status.note_progress(unit, describe_progress(done, total, done - first[1], now - first[0], note))
+
+    return advance
+
+
+def describe_progress(done: int, total: int, recently: int, seconds: float, note: str) -> str:
+    """Return the steps done, the speed and the time left.
+
+    Args:
+        done: Number of steps done.
+        total: Number of all steps.
+        recently: Number of steps done in the last `seconds`.
+        seconds: Time that those steps took.
+        note: Other information, such as the loss.
+
+    >>> describe_progress(300, 900, 200, 10.0, "loss 0.1")
+    '300/900, 20.0/s, 0:00:30 left, loss 0.1'
+    """
+    parts = [f"{done:,}/{total:,}"]
+    if recently > 0 and seconds > 0:
+        rate = recently / seconds
+        left = round((total - done) / rate)
+        parts += [f"{rate:.1f}/s", f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"]
+    return ", ".join([*parts, *([" ".join(note.split())] if note else [])])

@@ -498,6 +498,11 @@ def describe_environment() -> dict[str, Any]:
     return dict(zip(ENVIRONMENT_KEYS, values, strict=True))
 
 
+def curve_checkpoint(method: str, first: int | str) -> str:
+    """Return the file name of an unfinished curve's checkpoint; "*" for both matches all of them."""
+    return f"curve-{method}-{first}.checkpoint"
+
+
 def _file_name(row: str) -> str:
     return f"{base_of(row)}-last" if is_starred(row) else row
 

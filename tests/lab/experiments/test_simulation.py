@@ -4,7 +4,7 @@ from statistics import mean
 
 import pytest
 
-from pfge.lab.launch.simulation import Failures, SimulatedUnit, simulate
+from pfge.lab.experiments.cost import Failures, SimulatedUnit, simulate
 
 
 def unit(name: str, seconds: float, *needs: str) -> SimulatedUnit:

@@ -1,12 +1,10 @@
-"""How far units are, as the files of a run tell."""
+"""The state of each unit, from the files of a run."""
 
 from pathlib import Path
 
 import pytest
 
-from pfge.lab.launch.marks import Marks
-from pfge.lab.launch.status import UnitStatus, find_states
-from pfge.lab.launch.worker import Unit
+from pfge.lab.launch.units import Unit, UnitState, UnitStatus, find_states
 from pfge.lab.run.folder import RunFolder
 
 
@@ -16,7 +14,7 @@ def unit(name: str, *needs: str, done: bool = False) -> Unit:
 
 def test_a_unit_is_done_running_waiting_or_failed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    marks = Marks(folder)
+    status = UnitStatus(folder)
     units = [
         unit("a", done=True),
         unit("no longer needed"),
@@ -26,17 +24,17 @@ def test_a_unit_is_done_running_waiting_or_failed(tmp_path: Path) -> None:
         unit("d", "a"),
         unit("e", "b", "c", "d"),
     ]
-    with pytest.raises(ValueError, match="too high"), marks.held("c"):
+    with pytest.raises(ValueError, match="too high"), status.held("c"):
         raise ValueError("the rate is too high")
-    with marks.held("b"):
-        marks.note_progress("b", "10/20, loss 0.5")
+    with status.held("b"):
+        status.note_progress("b", "10/20, loss 0.5")
         found = find_states(folder, units)
     assert found == [
-        UnitStatus("a", "done"),
-        UnitStatus("no longer needed", "done"),
-        UnitStatus("saved", "done"),
-        UnitStatus("b", "running", "10/20, loss 0.5"),
-        UnitStatus("c", "failed", "the rate is too high"),
-        UnitStatus("d", "waiting"),
-        UnitStatus("e", "waiting", "for b, c, d"),
+        UnitState("a", "done"),
+        UnitState("no longer needed", "done"),
+        UnitState("saved", "done"),
+        UnitState("b", "running", "10/20, loss 0.5"),
+        UnitState("c", "failed", "the rate is too high"),
+        UnitState("d", "waiting"),
+        UnitState("e", "waiting", "for b, c, d"),
     ]
