@@ -9,10 +9,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pfge.lab.config.toml import load_experiment, seal_toml, to_toml
+from pfge.lab.config.toml import load_experiment, to_toml
 from pfge.lab.run.folder import RunFolder
 from pfge.reports.run import Run
-from pfge.storage.files import read_json_object, read_recorded, write_json, write_tensors, write_text
+from pfge.storage.files import (
+    read_json_object,
+    read_recorded,
+    seal_text,
+    write_json,
+    write_tensors,
+    write_text,
+)
 from site_extension.run_texts import AS_PREDICTED, AT_TEMPERATURE
 
 DOCS = Path(__file__).parents[1]
@@ -74,7 +81,7 @@ def _finished(folder: Path) -> Run:
 def _copy_config(source: RunFolder, target: RunFolder) -> None:
     weights = load_experiment(source.config).pretrain.weights
     experiment = load_experiment(source.config, [f"pretrain.weights={Path(weights).name}", "data.root="])
-    write_text(target.config, seal_toml(to_toml(experiment)))
+    write_text(target.config, seal_text(to_toml(experiment)))
 
 
 def _copy_scores(run: Run, target: RunFolder) -> None:
