@@ -42,10 +42,10 @@ class Shipped:
         packed.save(self.folder / "packed")
         cascade.save(self.folder / "cascade.json")
         export_onnx(packed, self.folder / "packed.onnx", inputs[:4])
-        export_onnx(packed, self.folder / "side-by-side.onnx", inputs[:4], form="side by side")
+        export_onnx(packed, self.folder / "side-by-side.onnx", inputs[:4], layout="side by side")
         for number, member in enumerate(ensemble.members):
             alone = ensemble.last(1).with_members([member])
-            export_onnx(alone, self.folder / f"member-{number}.onnx", inputs[:4], form="side by side")
+            export_onnx(alone, self.folder / f"member-{number}.onnx", inputs[:4], layout="side by side")
         save_file({"inputs": inputs}, self.folder / "inputs.safetensors")
 
     def inputs(self) -> list[Tensor]:

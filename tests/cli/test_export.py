@@ -162,8 +162,14 @@ def test_a_mistake_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "expected_error"),
     [
-        (["e.pt2"], "OUT must not end in .pt2 with --format onnx, got e.pt2; give --format torch, or a name"),
-        (["e.ONNX", "--format", "torch"], "OUT must not end in .onnx with --format torch, got e.ONNX; give"),
+        (
+            ["e.pt2"],
+            "OUT must not end in .pt2 with --format onnx, got e.pt2; give --format torch, or a name",
+        ),
+        (
+            ["e.ONNX", "--format", "torch"],
+            "OUT must not end in .onnx with --format torch, got e.ONNX; give",
+        ),
         (["."], "OUT must be a file in a folder that exists, got .; make the folder, or give another file"),
         (
             ["nowhere/e.onnx"],

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from pfge import PFGE, Ensemble
 from pfge.calibration import Temperatures
 from pfge.compression import Bits, Budget, Distillation, MaxLoss, compress, distil
-from pfge.compression.quality import Judge, Quality, measure_sensitivity
+from pfge.compression.compress import Quality, QualityEvaluator, measure_sensitivity
 from pfge.compression.rate_distortion import Choices, Ladder
 from pfge.metrics import kl_divergence, negative_log_likelihood
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.codes import Quantized
-from pfge.packed.encode import find_shared
+from pfge.packed.encode import find_common
 from pfge.tasks import Classification, Raw
 from pfge.weights import count_bytes
 from tests.packed.test_packed_members import close_members
@@ -136,12 +136,12 @@ def test_a_budget_without_settings_is_used_better_than_with_any(ensemble: Ensemb
 
 def test_a_budget_with_data_takes_the_better_of_equal_and_measured_weights(ensemble: Ensemble) -> None:
     budget = compress(ensemble, Bits(2)).nbytes + 8 * 3
-    shared, choices = find_shared(ensemble.members, PackSettings()), Choices.of(PackSettings())
-    ladder = Ladder(ensemble.members, shared, choices)
-    weighted = ladder.weighted(measure_sensitivity(ensemble, shared, VALIDATION))
+    common, choices = find_common(ensemble.members, PackSettings()), Choices.of(PackSettings())
+    ladder = Ladder(ensemble.members, common, choices)
+    weighted = ladder.weighted(measure_sensitivity(ensemble, common, VALIDATION))
     plans = [ladder.within(budget), weighted.within(budget)]
     made = [
-        ensemble.with_members(pack_members(ensemble.members, plan.forms, plan.settings, shared))
+        ensemble.with_members(pack_members(ensemble.members, plan.forms, plan.settings, common))
         for plan in plans
     ]
     chosen = compress(ensemble, Budget(budget), settings=PackSettings(), validation=VALIDATION)
@@ -161,9 +161,9 @@ def test_a_budget_that_nobody_can_meet_says_the_smallest(ensemble: Ensemble) -> 
 def test_a_divergence_is_kept_and_one_bit_less_would_not_keep_it(ensemble: Ensemble) -> None:
     found = compress(ensemble, MaxLoss(kl=1e-5), settings=PackSettings(), validation=VALIDATION)
     assert divergence(ensemble, found) <= 1e-5
-    shared = find_shared(ensemble.members, PackSettings())
-    ladder = Ladder(ensemble.members, shared, Choices.of(PackSettings()))
-    ladder = ladder.weighted(measure_sensitivity(ensemble, shared, VALIDATION))
+    common = find_common(ensemble.members, PackSettings())
+    ladder = Ladder(ensemble.members, common, Choices.of(PackSettings()))
+    ladder = ladder.weighted(measure_sensitivity(ensemble, common, VALIDATION))
     rung = sum(widths(found).values()) - 2  # two tensors of one bit are the lowest rung
     assert widths(found) == {name: form.bits for name, form in ladder.at(rung).forms.items()}
     narrower = {name: form.bits for name, form in ladder.at(rung - 1).forms.items()}
@@ -239,10 +239,10 @@ def test_fresh_batch_norm_that_does_not_fit_the_budget_is_not_kept(
     fresh = plain.with_fresh_batch_norm(TRAINING)
     assert (fresh.file_bytes() if files else fresh.nbytes) > budget.bytes
 
-    def measure(_: Judge, made: Ensemble) -> Quality:
+    def measure(_: QualityEvaluator, made: Ensemble) -> Quality:
         return Quality(0.4 if made.nbytes > plain.nbytes else 0.5, None)  # fresh statistics are better
 
-    monkeypatch.setattr(Judge, "measure", measure)
+    monkeypatch.setattr(QualityEvaluator, "measure", measure)
     found = compress(same, budget, settings=PackSettings(), validation=VALIDATION, refresh=TRAINING)
     assert found.nbytes == plain.nbytes
     assert_same_weights(found.members[7], plain.members[7])
@@ -429,7 +429,7 @@ def test_what_changes_the_divergence_by_rounding_is_not_kept(
     ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch, last: float
 ) -> None:
     measured = iter([0.5, 0.5 + last, 0.5 + 2 * last])
-    monkeypatch.setattr(Judge, "measure", lambda *_: Quality(next(measured), None))
+    monkeypatch.setattr(QualityEvaluator, "measure", lambda *_: Quality(next(measured), None))
     with pytest.warns(UserWarning, match="kept as it was before distillation, which changed the validation"):
         found = compress(
             ensemble,
@@ -451,7 +451,7 @@ def test_of_plans_that_are_as_good_up_to_rounding_that_without_measured_weights_
     weights = {"0.weight": 1e9}
     monkeypatch.setattr(import_module("pfge.compression.compress"), "measure_sensitivity", lambda *_: weights)
     measured = iter([0.5, 0.5 + last])
-    monkeypatch.setattr(Judge, "measure", lambda *_: Quality(next(measured), None))
+    monkeypatch.setattr(QualityEvaluator, "measure", lambda *_: Quality(next(measured), None))
     found = compress(ensemble, budget, settings=settings, validation=VALIDATION)
     assert next(measured, None) is None  # both were measured
     assert_same_weights(found.members[3], compress(ensemble, budget, settings=settings).members[3])
@@ -580,7 +580,7 @@ def test_fresh_batch_norm_is_better_than_no_numbers(
     ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch, before: float, after: float, is_fresh: bool
 ) -> None:
     qualities = iter([Quality(before, None), Quality(after, None)])
-    monkeypatch.setattr(Judge, "measure", lambda *_: next(qualities))
+    monkeypatch.setattr(QualityEvaluator, "measure", lambda *_: next(qualities))
     plain = compress(ensemble, Bits(3))
     expected = plain.with_fresh_batch_norm(TRAINING) if is_fresh else plain
     found = compress(ensemble, Bits(3), validation=VALIDATION, refresh=TRAINING)
@@ -590,7 +590,7 @@ def test_fresh_batch_norm_is_better_than_no_numbers(
 
 def test_distillation_is_better_than_no_numbers(ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch) -> None:
     qualities = iter([Quality(NAN, None), Quality(0.5, None)])
-    monkeypatch.setattr(Judge, "measure", lambda *_: next(qualities))
+    monkeypatch.setattr(QualityEvaluator, "measure", lambda *_: next(qualities))
     settings = Distillation(iterations=2)
     found = compress(ensemble, Bits(1), validation=VALIDATION, distil=TRAINING, distillation=settings)
     expected = distil(ensemble, compress(ensemble, Bits(1)), TRAINING, settings)

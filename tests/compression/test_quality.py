@@ -5,7 +5,7 @@ import torch
 from scipy.stats import entropy
 
 from pfge import Ensemble
-from pfge.compression.quality import Judge, Quality
+from pfge.compression.compress import Quality, QualityEvaluator
 from pfge.metrics import kl_divergence
 from tests.tasks.fractions import Fractions
 from tests.test_ensemble import X, make_members
@@ -41,4 +41,6 @@ def test_the_cost_is_the_divergence_of_the_task() -> None:
     members = make_members()
     original, other = (Ensemble(m, make_mlp, task=Fractions(), forward=first) for m in (members, members[:2]))
     farthest = (original.predict(X) - other.predict(X)).abs().max().item()
-    assert Judge(original, [X], with_targets=False).measure(other) == Quality(pytest.approx(farthest), None)
+    assert QualityEvaluator(original, [X], with_targets=False).measure(other) == Quality(
+        pytest.approx(farthest), None
+    )

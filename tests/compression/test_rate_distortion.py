@@ -7,7 +7,7 @@ import torch
 from pfge import Weights
 from pfge.compression.rate_distortion import SMALL as ALL_SMALL
 from pfge.compression.rate_distortion import Choices, Ladder, Plan
-from pfge.packed.encode import PackSettings, TensorForm, find_shared, pack_members
+from pfge.packed.encode import PackSettings, TensorForm, find_common, pack_members
 
 SETTINGS = PackSettings()
 
@@ -29,7 +29,7 @@ def make_members(count: int = 3) -> list[Weights]:
 
 
 MEMBERS = make_members()
-LADDER = Ladder(MEMBERS, find_shared(MEMBERS, SETTINGS), Choices.of(SETTINGS))
+LADDER = Ladder(MEMBERS, find_common(MEMBERS, SETTINGS), Choices.of(SETTINGS))
 # A bit costs each of 3 members an eighth of a byte a number.
 LARGE, SMALL = 3 * 40 * 64 // 8, 3 * 4 * 64 // 8
 
@@ -124,13 +124,13 @@ def make_whole_members() -> list[Weights]:
 
 def test_no_form_of_a_tensor_is_better_and_smaller_than_a_chosen_one() -> None:
     members = make_whole_members()
-    shared = find_shared(members, SETTINGS)
-    ladder = Ladder(members, shared, FREE)
+    common = find_common(members, SETTINGS)
+    ladder = Ladder(members, common, FREE)
     budget = 9_000
     plan = ladder.within(budget)
 
     def total(plan: Plan) -> tuple[int, float]:
-        packed = pack_members(members, plan.forms, plan.settings, shared)
+        packed = pack_members(members, plan.forms, plan.settings, common)
         error = sum(
             float((one[name] - two[name]).square().sum() / two[name].square().sum())
             for one, two in zip(list(packed)[:2], members, strict=False)
@@ -141,7 +141,7 @@ def test_no_form_of_a_tensor_is_better_and_smaller_than_a_chosen_one() -> None:
     bytes_, error = total(plan)
     assert ladder.smallest <= bytes_ <= budget
     for settings in (PackSettings(8, 64, 16), PackSettings(8, None, 16), PackSettings(6, 1024, 8)):
-        fixed = Ladder(members, shared, Choices.of(settings)).within(budget)
+        fixed = Ladder(members, common, Choices.of(settings)).within(budget)
         assert total(fixed)[0] <= budget
         assert error <= total(fixed)[1]
 
@@ -149,10 +149,10 @@ def test_no_form_of_a_tensor_is_better_and_smaller_than_a_chosen_one() -> None:
 @pytest.mark.slow
 def test_every_rung_is_larger_and_more_exact() -> None:
     members = make_whole_members()
-    shared = find_shared(members, SETTINGS)
-    ladder = Ladder(members, shared, FREE)
+    common = find_common(members, SETTINGS)
+    ladder = Ladder(members, common, FREE)
     plans = [ladder.at(rung) for rung in range(ladder.top + 1)]
-    sizes = [pack_members(members, plan.forms, plan.settings, shared).nbytes for plan in plans]
+    sizes = [pack_members(members, plan.forms, plan.settings, common).nbytes for plan in plans]
     assert sizes[0] == ladder.smallest
     assert sizes == sorted(set(sizes))
     errors = [error(members, plan.forms, plan.settings) for plan in plans]
@@ -167,16 +167,16 @@ def test_every_rung_is_larger_and_more_exact() -> None:
 def test_a_budget_of_a_rungs_size_is_used_up_by_that_rung() -> None:
     """So costs are those of packing, whatever is chosen, and every byte is spent in the ladder's order."""
     members = make_whole_members()
-    shared = find_shared(members, SETTINGS)
-    ladder = Ladder(members, shared, FREE)
+    common = find_common(members, SETTINGS)
+    ladder = Ladder(members, common, FREE)
     for rung in range(ladder.top + 1):
         plan = ladder.at(rung)
-        assert ladder.within(pack_members(members, plan.forms, plan.settings, shared).nbytes) == plan
+        assert ladder.within(pack_members(members, plan.forms, plan.settings, common).nbytes) == plan
 
 
 def test_small_tensors_get_bits_where_these_matter_more() -> None:
     members = make_whole_members()
-    ladder = Ladder(members, find_shared(members, SETTINGS), FREE)
+    ladder = Ladder(members, find_common(members, SETTINGS), FREE)
     few, many = (
         ladder.weighted({ALL_SMALL: weight}).within(ladder.smallest + 1_000).settings.small_bits
         for weight in (1e-6, 1e9)
@@ -201,7 +201,7 @@ def test_where_a_channel_without_numbers_lies_does_not_matter(choices: Choices) 
     plans = []
     for at in (0, 3):
         members = make_long_members(0.0, at)
-        ladder = Ladder(members, find_shared(members, SETTINGS), choices)
+        ladder = Ladder(members, find_common(members, SETTINGS), choices)
         plans.append([ladder.at(rung) for rung in range(ladder.top + 1)])
     assert plans[0] == plans[1]
     assert len(plans[0]) > 7  # all widths at least
@@ -213,7 +213,7 @@ def test_bytes_are_spent_on_members_that_are_alike_in_their_first_channel(
     constant: float, choices: Choices
 ) -> None:
     members = make_long_members(constant, at=0)
-    ladder = Ladder(members, find_shared(members, SETTINGS), choices)
+    ladder = Ladder(members, find_common(members, SETTINGS), choices)
     errors = []
     for rung in (0, ladder.top):
         plan = ladder.at(rung)
@@ -225,18 +225,18 @@ def test_bytes_are_spent_on_members_that_are_alike_in_their_first_channel(
 def test_bytes_are_spent_on_one_member_without_a_base_whose_first_channel_is_zero() -> None:
     members = make_long_members(0.0, at=0, count=1)
     settings = PackSettings(base_bits=None)
-    ladder = Ladder(members, find_shared(members, settings), Choices.of(settings))
+    ladder = Ladder(members, find_common(members, settings), Choices.of(settings))
     assert widths_of(ladder.at(ladder.top)) == {"weight": 8}
 
 
 def test_members_that_differ_in_nothing_that_float32_holds_have_one_form() -> None:
     members = [{"weight": torch.full((2, 64), k * 1e-50, dtype=torch.float64)} for k in range(3)]
-    shared = find_shared(members, SETTINGS)
-    assert not shared.identical
-    ladder = Ladder(members, shared, FREE)
+    common = find_common(members, SETTINGS)
+    assert not common.identical
+    ladder = Ladder(members, common, FREE)
     assert ladder.top == 0
     plan = ladder.within(ladder.smallest)
-    packed = pack_members(members, plan.forms, plan.settings, shared)
+    packed = pack_members(members, plan.forms, plan.settings, common)
     assert packed.nbytes == ladder.smallest
     assert all(not bool(member["weight"].any()) for member in packed)
 
@@ -246,7 +246,7 @@ def test_no_byte_is_spent_on_what_removes_an_error_of_rounding_only() -> None:
     base = torch.randn(8, 64, generator=noise)
     # On a line, so that beside the error of the base all is in one component, but for rounding.
     members = [{"weight": base + k / 100} for k in range(4)]
-    ladder = Ladder(members, find_shared(members, PackSettings()), Choices())
+    ladder = Ladder(members, find_common(members, PackSettings()), Choices())
     rungs = ladder._hulls["weight"]
     assert all(better.error < (1 - 1e-6) * point.error for point, better in pairwise(rungs))
     assert len(rungs) > 3

@@ -19,8 +19,14 @@ from torch import Tensor, nn
 from pfge import Bits, Ensemble, compress
 from pfge.calibration import CalibrateBy, Temperatures
 from pfge.export import Exported, ExportError, export_onnx, export_torch
-from pfge.export.ensemble_graph import HALVINGS, ExampleInputs, unpack_in_graph
-from pfge.export.verified_file import TOLERANCE, difference_of, write_checked
+from pfge.export.ensemble_graph import (
+    HALVINGS,
+    TOLERANCE,
+    ExampleInputs,
+    difference_of,
+    unpack_in_graph,
+    write_checked,
+)
 from pfge.packed import PackedMembers, PackSettings, pack_members
 from pfge.packed.codes import quantize
 from pfge.packed.encode import TensorForm
@@ -276,7 +282,7 @@ def test_each_task_is_saved_loaded_compressed_and_exported(name: str, tmp_path: 
     # A loop depends on the kind of pool, of which these two tasks have one each. Otherwise graphs differ by
     # task in their last operations only.
     in_every_way = name in ("rows", "predicted noise")
-    ways: list[tuple[Ensemble, str, Any]] = [(small, "e.onnx", partial(export_onnx, form="side by side"))]
+    ways: list[tuple[Ensemble, str, Any]] = [(small, "e.onnx", partial(export_onnx, layout="side by side"))]
     if in_every_way:
         ways = [
             (small, "e.onnx", export_onnx),
@@ -474,8 +480,8 @@ def test_members_side_by_side_answer_as_in_a_loop(members: str, tmp_path: Path) 
         "mixed": mixed_members,
     }
     ensemble = Ensemble(kinds[members](), make_mlp, temperatures=HOT)
-    exported = export_onnx(ensemble, tmp_path / "e.onnx", X, form="side by side")
-    assert exported.form == "side by side"
+    exported = export_onnx(ensemble, tmp_path / "e.onnx", X, layout="side by side")
+    assert exported.layout == "side by side"
     assert exported.packed == (members != "plain")
     torch.testing.assert_close(answer(exported.path, OTHER), ensemble.predict(OTHER), rtol=0, atol=1e-6)
     kinds_of_nodes = [node.op_type for node in onnx.load(exported.path).graph.node]
@@ -486,26 +492,26 @@ def test_members_side_by_side_answer_as_in_a_loop(members: str, tmp_path: Path) 
 @pytest.mark.slow
 def test_the_faster_form_within_a_memory_is_taken(tmp_path: Path) -> None:
     ensemble = Ensemble(mixed_members(), make_mlp)
-    found = export_onnx(ensemble, tmp_path / "e.onnx", X, form="fastest")
-    assert found.form == min(found.seconds, key=found.seconds.__getitem__)
+    found = export_onnx(ensemble, tmp_path / "e.onnx", X, layout="fastest")
+    assert found.layout == min(found.seconds, key=found.seconds.__getitem__)
     assert set(found.seconds) == {"loop", "side by side"}
     one = count_bytes(close_members(1)[0])
     # The counter of batches is the same in all members.
     assert found.resident == {"loop": ensemble.nbytes + one, "side by side": 8 + 3 * (one - 8)}
     least = min(found.resident.values())
-    small = export_onnx(ensemble, tmp_path / "e.onnx", X, form="fastest", memory=least)
-    assert small.resident[small.form] == least
+    small = export_onnx(ensemble, tmp_path / "e.onnx", X, layout="fastest", memory=least)
+    assert small.resident[small.layout] == least
     assert small.seconds == {}  # there was nothing to choose
     with pytest.raises(ExportError, match=f"must take at most 100 bytes, got {least:,} of the form"):
-        export_onnx(ensemble, tmp_path / "e.onnx", X, form="fastest", memory=100)
+        export_onnx(ensemble, tmp_path / "e.onnx", X, layout="fastest", memory=100)
 
 
-def test_an_unknown_form_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
     form: Any = "side-by-side"
     with pytest.raises(
-        ValueError, match="form must be one of loop, side by side and fastest, got 'side-by-side'"
+        ValueError, match="layout must be one of loop, side by side and fastest, got 'side-by-side'"
     ):
-        export_onnx(Ensemble(close_members(2), make_mlp), tmp_path / "e.onnx", X, form=form)
+        export_onnx(Ensemble(close_members(2), make_mlp), tmp_path / "e.onnx", X, layout=form)
 
 
 @pytest.mark.slow

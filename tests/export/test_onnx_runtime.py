@@ -49,7 +49,7 @@ def test_a_file_that_cannot_be_run_is_refused_with_the_reason(
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: SimpleNamespace(run=run))
     inputs = ExampleInputs.of(Ensemble(close_members(2), make_mlp), X, None)
-    message = r"ONNX Runtime can run: Non-zero status code .* Scan node; use another form or the torch format"
+    message = r"ONNX Runtime can run: Non-zero status code .* Scan node; use another layout or the torch format"
     with pytest.raises(ExportError, match=message):
         open_in_runtime(tmp_path / "e.onnx")(inputs)
 
@@ -77,9 +77,9 @@ def test_the_fastest_form_is_one_that_the_runtime_can_run(
 
     monkeypatch.setattr(pfge.export.onnx, "_make", make)
     monkeypatch.setattr(pfge.export.onnx, "open_in_runtime", open_file)
-    found = export_onnx(ensemble, tmp_path / "e.onnx", X, form="fastest")
-    assert (found.form, list(found.seconds)) == ("side by side", ["side by side"])
+    found = export_onnx(ensemble, tmp_path / "e.onnx", X, layout="fastest")
+    assert (found.layout, list(found.seconds)) == ("side by side", ["side by side"])
     assert (tmp_path / "e.onnx").read_text() == "side by side"
     with pytest.raises(ExportError, match="ONNX Runtime cannot read it"):
-        export_onnx(ensemble, tmp_path / "other.onnx", X, form="loop")
+        export_onnx(ensemble, tmp_path / "other.onnx", X, layout="loop")
     assert not (tmp_path / "other.onnx").exists()

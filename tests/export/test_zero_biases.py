@@ -61,7 +61,7 @@ def make_convolution() -> nn.Module:
 def test_batch_norm_is_folded_into_the_convolutions_of_a_file(tmp_path: Path) -> None:
     torch.manual_seed(0)
     ensemble = Ensemble([dict(make_convolution().state_dict()) for _ in range(2)], make_convolution)
-    export_onnx(ensemble, tmp_path / "e.onnx", torch.randn(3, 2, 4, 4), form="side by side")
+    export_onnx(ensemble, tmp_path / "e.onnx", torch.randn(3, 2, 4, 4), layout="side by side")
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from pfge import Ensemble, Weights
 from pfge.packed import PackedMembers, PackedTensor, PackSettings, pack_members
 from pfge.packed.codes import Quantized, quantize
-from pfge.packed.encode import TensorForm, find_shared
+from pfge.packed.encode import TensorForm, find_common
 from pfge.packed.packed_members import fits_float16, pack_as_is
 from pfge.weights import copy_weights, view_weights
 from tests.toys import assert_same_weights, make_batch, make_mlp
@@ -211,12 +211,12 @@ def test_what_float16_cannot_hold_keeps_its_own_type() -> None:
 def test_members_that_cannot_be_packed_are_refused() -> None:
     members = close_members()
     with pytest.raises(ValueError, match="needs a member to be compressed, this one is empty"):
-        find_shared([], PackSettings())
+        find_common([], PackSettings())
     with pytest.raises(ValueError, match=r"4.bias is \[3\] in member 1 and \[5\] in member 2"):
-        find_shared([members[0], copy_weights(view_weights(make_mlp(classes=5)))], PackSettings())
+        find_common([members[0], copy_weights(view_weights(make_mlp(classes=5)))], PackSettings())
     members[1]["4.weight"][0, 0] = torch.nan
     with pytest.raises(ValueError, match=r"must be finite to be compressed, but 4.weight of member 2 is not"):
-        find_shared(members, PackSettings())
+        find_common(members, PackSettings())
 
 
 @pytest.mark.parametrize(
@@ -367,5 +367,5 @@ def test_a_member_that_the_type_of_the_first_cannot_hold_is_refused() -> None:
         r"torch.float16; put a member of a wider type first"
     )
     with pytest.raises(ValueError, match=message):
-        find_shared(members, PackSettings())
+        find_common(members, PackSettings())
     assert pack_members(members[::-1], 3, PackSettings())[0]["bias"].tolist() == [1.0, 1e6]

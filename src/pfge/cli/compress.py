@@ -17,8 +17,7 @@ from pfge.cli.arguments import (
 from pfge.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from pfge.compression.compress import Target
-    from pfge.compression.quality import Quality
+    from pfge.compression.compress import Quality, Target
     from pfge.ensemble import Ensemble
     from pfge.lab.session import Session
     from pfge.packed import PackSettings
@@ -241,10 +240,10 @@ def _say_attempt(session: "Session", tried: "Ensemble", quality: "Quality") -> N
 
 
 def _describe_loss(session: "Session", ensemble: "Ensemble", compressed: "Ensemble") -> str:
-    from pfge.compression.quality import Judge
+    from pfge.compression.compress import QualityEvaluator
 
     data = session.splits.validation
-    quality = Judge(ensemble, session.in_batches(data), with_targets=True).measure(compressed)
+    quality = QualityEvaluator(ensemble, session.in_batches(data), with_targets=True).measure(compressed)
     return (
         f"On {len(data):,} validation examples: KL {quality.kl:.6f} from the original's "
         f"predictions, NLL {quality.nll_increase:+.6f}"

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="onnx (default), or torch for a .pt2 file of torch.export",
     )
     parser.add_argument(
-        "--form",
+        "--layout",
         choices=("loop", "side-by-side", "fastest"),
         help="of an ONNX file: loop (default) unpacks one member at a time, side-by-side unpacks all when it "
         "is opened and takes more memory, fastest measures both",
@@ -56,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
     from pfge.tasks import Raw, Regression
     from pfge.weights import count_bytes
 
-    if options.format == "torch" and (options.form or options.memory):
-        raise InvalidValueError("--form and --memory are of ONNX files, got --format torch; leave them out")
+    if options.format == "torch" and (options.layout or options.memory):
+        raise InvalidValueError("--layout and --memory are of ONNX files, got --format torch; leave them out")
     _require_file(options.out, options.format)  # before the long work starts
     deployed = open_deployed(options, EXAMPLES)
     ensemble = deployed.ensemble.with_record(input_spec=deployed.input_spec)
@@ -66,8 +66,8 @@ def run(options: argparse.Namespace) -> int:
     Reporter().say(f"{options.ensemble}: exports {members}, and compares the file with PyTorch")
     batch = [example] if isinstance(example, tuple) else example  # of a tuple, the model takes the entries
     if options.format == "onnx":
-        form: Any = (options.form or "loop").replace("-", " ")
-        exported = export_onnx(ensemble, options.out, batch, form=form, memory=options.memory)
+        layout: Any = (options.layout or "loop").replace("-", " ")
+        exported = export_onnx(ensemble, options.out, batch, layout=layout, memory=options.memory)
     else:
         exported = export_torch(ensemble, options.out, batch)
     weights = "packed" if exported.packed else "as they are"
@@ -79,10 +79,10 @@ def run(options: argparse.Namespace) -> int:
         f"{exported.largest_difference:.1g} of PyTorch's; "
         f"inputs {_shape(example)}, {_normalization(deployed.normalization)}"
     )
-    for form, resident in exported.resident.items():
-        took = f", {1000 * seconds:.3g} ms a batch" if (seconds := exported.seconds.get(form)) else ""
-        chosen = " (chosen)" if form == exported.form else ""
-        print(f"{form}{chosen}: {resident:,} bytes of weights in memory{took}")
+    for layout, resident in exported.resident.items():
+        took = f", {1000 * seconds:.3g} ms a batch" if (seconds := exported.seconds.get(layout)) else ""
+        chosen = " (chosen)" if layout == exported.layout else ""
+        print(f"{layout}{chosen}: {resident:,} bytes of weights in memory{took}")
     if exported.packed and exported.bytes > (one := count_bytes(ensemble.members[0])):
         print(
             f"The file is larger than one member as it is ({one:,} bytes): for so small a model, the graph "

@@ -1,8 +1,7 @@
 """Ensembles in less memory: choose how many bits each tensor gets, and check what that costs."""
 
-from pfge.compression.compress import Bits, Budget, MaxLoss, compress
+from pfge.compression.compress import Bits, Budget, MaxLoss, Quality, compress
 from pfge.compression.distillation import Distillation, distil
-from pfge.compression.quality import Quality
 from pfge.packed.encode import PackSettings
 
 __all__ = [

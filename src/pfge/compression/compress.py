@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from math import inf, isfinite, log2
 from typing import Any
 
@@ -11,24 +12,141 @@ import torch
 from torch import Tensor
 
 from pfge.compression.distillation import USUAL_DISTILLATION, Distillation, DistillationError, distil
-from pfge.compression.quality import Judge, Quality, measure_sensitivity
-from pfge.compression.rate_distortion import Choices, Ladder, Plan
+from pfge.compression.rate_distortion import SMALL, Choices, Ladder, Plan, relative_error
 from pfge.ensemble import Ensemble
 from pfge.errors import InvalidTypeError, InvalidValueError
-from pfge.forward import TargetsAt, without_targets
+from pfge.forward import TargetsAt, require_same_order, without_targets
 from pfge.packed import PackedMembers, require_packed
 from pfge.packed.encode import (
+    CommonTensors,
     PackSettings,
-    Shared,
     TensorForm,
+    base_numbers,
     base_size,
-    find_shared,
+    find_common,
     is_packed,
+    pack_delta,
     pack_members,
+    pack_small,
 )
 from pfge.rounding import first_lowest, is_lower
 from pfge.storage.ensemble_folder import LazyMembers
 from pfge.weights import Weights, count_bytes, is_narrow
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How compressed predictions differ from the original's.
+
+    Attributes:
+        kl: The task's divergence of pooled predictions: for all tasks of `pfge.tasks` it is
+            KL(original || compressed) in nats, the mean over examples, and over positions, labels or numbers;
+            for `Raw` that of normal distributions with the variance 1.
+        nll_increase: The change of the task's negative log-likelihood; None without targets.
+
+    Example:
+        >>> from pfge.compression import Quality
+        >>> Quality(kl=0.0005, nll_increase=-0.0002)
+        Quality(kl=0.0005, nll_increase=-0.0002)
+    """
+
+    kl: float
+    nll_increase: float | None
+
+
+class QualityEvaluator:
+    """The original's predictions, with which those of compressed ensembles are compared.
+
+    Attributes:
+        batches: As given.
+        targets: As given.
+
+    Args:
+        original: Predicts once, here.
+        batches: Validation data that can be read again in the same order.
+        with_targets: Whether the change of the NLL is measured, which needs targets in the batches.
+        targets: Where they are, as of `Ensemble.evaluate`.
+    """
+
+    def __init__(
+        self, original: Ensemble, batches: Iterable[Any], *, with_targets: bool, targets: TargetsAt = None
+    ):
+        require_same_order(batches, times=2)
+        self._task = original.task
+        self.batches = batches
+        self.targets = targets
+        self._targets = None
+        if with_targets and "nll" not in [metric.name for metric in self._task.metrics]:
+            raise InvalidValueError(
+                f"nll_increase needs a task with a negative log-likelihood, got {self._task}; pass "
+                "MaxLoss(kl=...) instead"
+            )
+        found = [self._task.targets_of(batch, targets).cpu() for batch in batches if with_targets]
+        # Before targets are put together, as it says what batches must have in common.
+        self._expected = original.predict_batches(batches, targets=targets).cpu()
+        if with_targets:
+            self._targets = torch.cat(found)
+
+    def measure(self, compressed: Ensemble) -> Quality:
+        """Return what a compressed ensemble's predictions have lost."""
+        found = compressed.predict_batches(self.batches, targets=self.targets).cpu()
+        kl = self._task.divergence(self._expected, found)
+        if self._targets is None:
+            return Quality(kl, None)
+        nll = self._task.metric("nll").compute
+        before, after = (nll(self._task.score(p, self._targets)) for p in (self._expected, found))
+        return Quality(kl, after - before)
+
+
+BATCHES = 1
+_BITS = 2
+_SETTINGS = PackSettings(8, None)
+_SMALL_BITS = 4
+_LEAST = 1e-12
+
+
+def measure_sensitivity(
+    ensemble: Ensemble, common: CommonTensors, validation: Iterable[Any], targets: TargetsAt = None
+) -> dict[str, float]:
+    """Return the divergence of predictions for an error of 1 in each tensor alone, and in all small ones.
+
+    One member predicts the first batch with one tensor at a time in few bits and all others as they are.
+    Errors are squares relative to those of the tensor, to which the divergence is proportional where both
+    are small.
+
+    Args:
+        ensemble: The original.
+        common: What its members have in common.
+        validation: Batches.
+        targets: As of `Ensemble.predict_batches`.
+    """
+    batches = list(islice(validation, BATCHES))
+    one = ensemble.last(1).uncalibrated()
+    member, count = ensemble.members[len(ensemble) - 1], len(ensemble)
+    expected = one.predict_batches(batches, targets=targets)
+    differing = [name for name in common.means if name not in common.identical]
+    probes: dict[str, Weights] = {}
+    for name in differing:
+        base = base_numbers(common.means[name], _SETTINGS.base_bits)
+        tensor = member[name]
+        delta = pack_delta(tensor, base, _BITS, _SETTINGS).numbers().view(base.shape)
+        probes[name] = {name: (base + delta).to(tensor.dtype)}
+    small = [name for name, tensor in member.items() if not is_packed(tensor)]
+    if small:
+        whole = list(ensemble.members)
+        probes[SMALL] = {
+            name: pack_small([other[name] for other in whole], _SMALL_BITS).member(count - 1)
+            for name in small
+        }
+    found = {}
+    for name, changed in probes.items():
+        probe = one.with_members([{**member, **changed}])
+        predictions = probe.predict_batches(batches, targets=targets)
+        error = sum(relative_error(tensor, member[key]) for key, tensor in changed.items())
+        divergence = ensemble.task.divergence(expected, predictions)
+        # Predictions that are not finite say that the tensor matters very much.
+        found[name] = max(_LEAST, divergence if isfinite(divergence) else 1 / _LEAST) / max(_LEAST, error)
+    return found
 
 
 @dataclass(frozen=True)
@@ -316,15 +434,15 @@ def compress(
     if narrow:  # torch does not compute with these types
         wide = LazyMembers(len(ensemble), partial(_widened, ensemble.members))
         ensemble = ensemble.with_members(wide, temperatures=ensemble.temperatures)
-    shared = find_shared(ensemble.members, settings or USUAL_SETTINGS)
+    common = find_common(ensemble.members, settings or USUAL_SETTINGS)
     attempts = _Attempts(
-        ensemble, target, settings, shared, targets, refresh, distil, distillation, on_attempt, on_iteration
+        ensemble, target, settings, common, targets, refresh, distil, distillation, on_attempt, on_iteration
     )
-    judge = None
+    evaluator = None
     if validation is not None and (trains or not isinstance(target, Bits)):
         with_targets = isinstance(target, MaxLoss) and target.nll_increase is not None
-        judge = Judge(ensemble, validation, with_targets=with_targets, targets=targets)
-    packed = attempts.meet(judge)
+        evaluator = QualityEvaluator(ensemble, validation, with_targets=with_targets, targets=targets)
+    packed = attempts.meet(evaluator)
     if attempts.usual.base_bits is not None:
         _warn_if_far_apart(attempts, packed, attempts.usual.base_bits)
     return _narrowed(packed, narrow)
@@ -352,7 +470,7 @@ class _Attempts:
     original: Ensemble
     target: Target
     settings: PackSettings | None
-    shared: Shared
+    common: CommonTensors
     targets: TargetsAt
     refresh: Iterable[Any] | None
     training: Iterable[Any] | None
@@ -366,15 +484,19 @@ class _Attempts:
 
     def pack(self, plan: Plan | int | Mapping[str, int]) -> Ensemble:
         if isinstance(plan, Plan):
-            members = pack_members(self.original.members, plan.forms, plan.settings, self.shared)
+            members = pack_members(self.original.members, plan.forms, plan.settings, self.common)
         else:
-            members = pack_members(self.original.members, plan, self.usual, self.shared)
+            members = pack_members(self.original.members, plan, self.usual, self.common)
         return self.original.with_members(members, temperatures=self.original.temperatures)
 
-    def judged(self, plan: Plan | int | Mapping[str, int], judge: Judge) -> tuple[Ensemble, Quality]:
-        return self._told(self._fresher(self.pack(plan), judge))
+    def evaluated(
+        self, plan: Plan | int | Mapping[str, int], evaluator: QualityEvaluator
+    ) -> tuple[Ensemble, Quality]:
+        return self._told(self._fresher(self.pack(plan), evaluator))
 
-    def distilled(self, found: tuple[Ensemble, Quality], judge: Judge) -> tuple[Ensemble, Quality]:
+    def distilled(
+        self, found: tuple[Ensemble, Quality], evaluator: QualityEvaluator
+    ) -> tuple[Ensemble, Quality]:
         """Return a packed ensemble with trained steps if it has become better, and itself otherwise."""
         packed, quality = found
         if self.training is None:
@@ -399,7 +521,7 @@ class _Attempts:
                 stacklevel=2,
             )
             return found
-        trained = self._told((made, judge.measure(made)))
+        trained = self._told((made, evaluator.measure(made)))
         if is_lower(_loss(trained), _loss(found), scale=KL_SCALE):
             return trained
         warnings.warn(
@@ -414,8 +536,8 @@ class _Attempts:
             self.on_attempt(*found)
         return found
 
-    def _fresher(self, packed: Ensemble, judge: Judge) -> tuple[Ensemble, Quality]:
-        found = packed, judge.measure(packed)
+    def _fresher(self, packed: Ensemble, evaluator: QualityEvaluator) -> tuple[Ensemble, Quality]:
+        found = packed, evaluator.measure(packed)
         if self.refresh is None:
             return found
         forward = without_targets(packed.forward, self.targets)
@@ -424,30 +546,30 @@ class _Attempts:
         # Statistics that were the same in all members are stored for each of them once they differ.
         if isinstance(self.target, Budget) and not self.target.allows(fresh):
             return found
-        return first_lowest([found, (fresh, judge.measure(fresh))], key=_loss, scale=KL_SCALE)
+        return first_lowest([found, (fresh, evaluator.measure(fresh))], key=_loss, scale=KL_SCALE)
 
-    def meet(self, judge: Judge | None) -> Ensemble:
+    def meet(self, evaluator: QualityEvaluator | None) -> Ensemble:
         match target := self.target:
             case Bits(delta):
-                if judge is None:
+                if evaluator is None:
                     return self.pack(delta)
-                return _finite(self.distilled(self.judged(delta, judge), judge))
+                return _finite(self.distilled(self.evaluated(delta, evaluator), evaluator))
             case Budget():
-                return self.best_within(target, judge)
-            case MaxLoss() if judge is not None:
-                return self.smallest_with(target, judge)
+                return self.best_within(target, evaluator)
+            case MaxLoss() if evaluator is not None:
+                return self.smallest_with(target, evaluator)
         raise InvalidTypeError(f"target must be Bits, Budget or MaxLoss, got {target!r}; for example Bits(3)")
 
-    def best_within(self, budget: Budget, judge: Judge | None) -> Ensemble:
+    def best_within(self, budget: Budget, evaluator: QualityEvaluator | None) -> Ensemble:
         ladder = self.ladder()
         plan = self.plan_within(ladder, budget)
-        if judge is None:
+        if evaluator is None:
             return self.pack(plan)
         # Which tensors matter is an estimate, also if it is measured: data decides whether it pays.
-        plans = [plan, self.plan_within(ladder.weighted(self.sensitivity(judge)), budget)]
+        plans = [plan, self.plan_within(ladder.weighted(self.sensitivity(evaluator)), budget)]
         plans = plans[:1] if plans[0] == plans[1] else plans
-        best = first_lowest((self.judged(plan, judge) for plan in plans), key=_loss, scale=KL_SCALE)
-        return _finite(self.distilled(best, judge))
+        best = first_lowest((self.evaluated(plan, evaluator) for plan in plans), key=_loss, scale=KL_SCALE)
+        return _finite(self.distilled(best, evaluator))
 
     def plan_within(self, ladder: Ladder, budget: Budget) -> Plan:
         plan, least = None, ladder.smallest
@@ -462,28 +584,28 @@ class _Attempts:
             )
         return plan
 
-    def smallest_with(self, target: MaxLoss, judge: Judge) -> Ensemble:
+    def smallest_with(self, target: MaxLoss, evaluator: QualityEvaluator) -> Ensemble:
         seen: list[tuple[Ensemble, Quality]] = []
 
         def serves(plan: Plan) -> bool:
-            found = self.judged(plan, judge)
+            found = self.evaluated(plan, evaluator)
             if not target.allows(found[1]):
-                found = self.distilled(found, judge)
+                found = self.distilled(found, evaluator)
             seen.append(found)
             return target.allows(found[1])
 
-        if self.ladder().weighted(self.sensitivity(judge)).first_satisfying(serves) is None:
+        if self.ladder().weighted(self.sensitivity(evaluator)).first_satisfying(serves) is None:
             raise InvalidValueError(
                 f"{target} cannot be met: 8 bits everywhere have {seen[0][1]}; allow more, or raise "
                 "base_bits or small_bits"
             )
         return min((made for made, quality in seen if target.allows(quality)), key=lambda made: made.nbytes)
 
-    def sensitivity(self, judge: Judge) -> Mapping[str, float]:
-        return measure_sensitivity(self.original, self.shared, judge.batches, judge.targets)
+    def sensitivity(self, evaluator: QualityEvaluator) -> Mapping[str, float]:
+        return measure_sensitivity(self.original, self.common, evaluator.batches, evaluator.targets)
 
     def ladder(self) -> Ladder:
-        return Ladder(self.original.members, self.shared, Choices.of(self.settings))
+        return Ladder(self.original.members, self.common, Choices.of(self.settings))
 
     def _describe(self, plan: Plan) -> str:
         if self.settings is None:
@@ -517,11 +639,11 @@ def _warn_if_far_apart(attempts: _Attempts, packed: Ensemble, base_bits: int) ->
     At equal error, numbers that are smaller by a factor r need log2(1 / r) bits less, for each of K
     members; the base costs its bits once.
     """
-    members, shared = attempts.original.members, attempts.shared
-    size = sum(float(mean.square().sum()) for mean in shared.means.values())
+    members, common = attempts.original.members, attempts.common
+    size = sum(float(mean.square().sum()) for mean in common.means.values())
     squares = 0.0
     for member in members:
-        for name, mean in shared.means.items():
+        for name, mean in common.means.items():
             squares += float((member[name].to("cpu", torch.float32) - mean).square().sum())
     if not squares:
         return
@@ -540,6 +662,6 @@ def _warn_if_far_apart(attempts: _Attempts, packed: Ensemble, base_bits: int) ->
 
 def _size_without_base(attempts: _Attempts) -> int:
     """Return the bytes that 8 bits for each number of each member take."""
-    members, shared, settings = attempts.original.members, attempts.shared, attempts.usual
-    widths = dict.fromkeys(shared.means.keys() - shared.identical, 8)
-    return pack_members(members, widths, replace(settings, base_bits=None), shared).nbytes
+    members, common, settings = attempts.original.members, attempts.common, attempts.usual
+    widths = dict.fromkeys(common.means.keys() - common.identical, 8)
+    return pack_members(members, widths, replace(settings, base_bits=None), common).nbytes

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pfge.packed.encode import (
+    CommonTensors,
     PackSettings,
-    Shared,
     TensorForm,
     base_numbers,
     find_components,
@@ -108,7 +108,7 @@ class Ladder:
 
     Args:
         members: What is packed.
-        shared: As from `find_shared`.
+        common: As from `find_common`.
         choices: What may be chosen.
 
     Attributes:
@@ -116,16 +116,16 @@ class Ladder:
         largest: The bytes of the tensors on the last rung.
     """
 
-    def __init__(self, members: Sequence[Weights], shared: Shared, choices: Choices):
+    def __init__(self, members: Sequence[Weights], common: CommonTensors, choices: Choices):
         self._choices = choices
-        means = {name: mean for name, mean in shared.means.items() if name not in shared.identical}
+        means = {name: mean for name, mean in common.means.items() if name not in common.identical}
         self._hulls = {
             name: _lower_hull(points) for name, points in _points_of_tensors(members, means, choices).items()
         }
         if points := _points_of_small(members, choices):
             self._hulls[SMALL] = _lower_hull(points)
         lowest = self.at(0)
-        self.smallest = pack_members(members, lowest.forms, lowest.settings, shared).nbytes
+        self.smallest = pack_members(members, lowest.forms, lowest.settings, common).nbytes
         self.largest = self.smallest + sum(hull[-1].size - hull[0].size for hull in self._hulls.values())
         self._order = self._order_of_upgrades({})
 

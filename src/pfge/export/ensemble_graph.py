@@ -1,15 +1,21 @@
-"""An ensemble as a graph: its inputs, and the module that is exported."""
+"""An ensemble as a graph, and as a file that is compared with the ensemble before it gets its name."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
-from torch.export import Dim
+from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
+from torch.fx import GraphModule
 
 from pfge.ensemble import Ensemble
 from pfge.ensemble_module import Called
@@ -18,7 +24,9 @@ from pfge.forward import arguments_of, call_model, has_entries
 from pfge.packed import Quantized, as_packed
 from pfge.packed.codes import spread_steps
 from pfge.packed.packed_members import Stored, pack_as_is
-from pfge.tasks import MeanPool
+from pfge.storage.ensemble_folder import as_members
+from pfge.storage.files import atomic_path
+from pfge.tasks import MeanPool, Regression, Task
 from pfge.weights import canonical_name, unwrap
 
 INPUTS = "inputs"
@@ -133,7 +141,7 @@ def double(tensor: Tensor) -> Tensor:
     return torch.cat([tensor, tensor.flip(0)])
 
 
-Form = Literal["loop", "side by side"]
+Layout = Literal["loop", "side by side"]
 CALIBRATION = "the calibration"
 WEIGHT = "the weight"  # the last of a member's numbers
 HALVINGS = torch.tensor([0.5**place for place in range(8)])
@@ -150,7 +158,7 @@ class EnsembleGraph(nn.Module):
     Args:
         ensemble: Whose members, task, temperatures and forward pass it has.
         shape: Of one example's predictions; None if it may vary.
-        form: "loop" or "side by side".
+        layout: "loop" or "side by side".
         dtype: In which predictions are added up; float32 if None.
     """
 
@@ -158,11 +166,11 @@ class EnsembleGraph(nn.Module):
         self,
         ensemble: Ensemble,
         shape: Sequence[int] | None,
-        form: Form = "loop",
+        layout: Layout = "loop",
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        self._form = form
+        self._layout = layout
         model = unwrap(ensemble.new_module()).cpu()
         # In a tuple, so that the model's own weights are no part of the graph.
         self._called = (Called(model, ensemble.forward_in_views),)
@@ -209,7 +217,7 @@ class EnsembleGraph(nn.Module):
         shared = [self.get_buffer(f"shared{number}") for number in range(len(self._shared.numbers))]
         each = [self.get_buffer(f"each{number}") for number in range(len(self._each.numbers))]
 
-        if self._form == "side by side":
+        if self._layout == "side by side":
             pool = self._task.pool()
             read = self._read_shared(shared)
             for number in range(self._length):
@@ -277,30 +285,30 @@ class _Row:
 
     def __init__(self) -> None:
         self.numbers: list[Tensor] = []
-        self._forms: list[tuple[str, tuple[int, int, int] | None]] = []
+        self._encodings: list[tuple[str, tuple[int, int, int] | None]] = []
 
     def add(self, name: str, stored: Sequence[Stored]) -> None:
-        """Append one tensor of each member, all stored in the same form."""
+        """Append one tensor of each member, all stored in the same encoding."""
         first = stored[0]
         if isinstance(first, Quantized):
-            self._forms.append((name, (first.bits, first.group, first.count)))
+            self._encodings.append((name, (first.bits, first.group, first.count)))
             quantized = [part for part in stored if isinstance(part, Quantized)]
             self.numbers.append(torch.stack([part.codes for part in quantized]))
             self.numbers.append(torch.stack([part.steps for part in quantized]))
         else:
-            self._forms.append((name, None))
+            self._encodings.append((name, None))
             self.numbers.append(torch.stack([part for part in stored if isinstance(part, Tensor)]))
 
     def read(self, numbers: Sequence[Tensor], halvings: Tensor) -> dict[str, Tensor]:
         """Return the numbers of each tensor, one member's, in a row."""
         found = {}
         position = 0
-        for name, form in self._forms:
-            if form is None:
+        for name, encoding in self._encodings:
+            if encoding is None:
                 found[name] = numbers[position].reshape(-1)
                 position += 1
             else:
-                found[name] = unpack_in_graph(numbers[position], numbers[position + 1], halvings, *form)
+                found[name] = unpack_in_graph(numbers[position], numbers[position + 1], halvings, *encoding)
                 position += 2
         return found
 
@@ -320,3 +328,165 @@ def unpack_in_graph(
         numbers = (ones / halvings[:bits].view(bits, 1, 1)).sum(dim=0).view(-1)
     centered = numbers[:count] - ((1 << bits) - 1) / 2
     return centered * spread_steps(steps.float(), group, count)
+
+
+TOLERANCE = 1e-4
+
+
+class ExportError(InvalidValueError):
+    """A model that the format cannot express, or a file that answers otherwise than the ensemble."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written and checked.
+
+    Attributes:
+        path: The file.
+        bytes: Its size.
+        packed: Whether weights are stored packed, and unpacked when it predicts.
+        largest_difference: Between its predictions and the ensemble's, over all batches tried; relative to
+            those that are larger than 1. For a regression it is that of means and standard deviations.
+        layout: How members lie in the graph: in a "loop", or "side by side".
+        seconds: Least time in each measured layout that the example took, doubled in size.
+        resident: Bytes of weights in memory for each layout that was considered.
+    """
+
+    path: Path
+    bytes: int
+    packed: bool
+    largest_difference: float
+    layout: Layout = "loop"
+    seconds: Mapping[Layout, float] = field(default_factory=dict)
+    resident: Mapping[Layout, int] = field(default_factory=dict)
+
+
+def make_program(ensemble: Ensemble, example: ExampleInputs, layout: Layout = "loop") -> ExportedProgram:
+    """Return the graph of an ensemble for batches of any size.
+
+    Raises:
+        ExportError: A module cannot be put into a graph; the message has the reason.
+    """
+    if not len(ensemble):
+        raise InvalidValueError("an ensemble needs a member to be exported, this one is empty")
+    with torch.random.fork_rng():  # models draw their first weights
+        predicted = next(ensemble.predict_each([example.batch()]))
+        shape = None if example.axes else predicted.shape[1:]
+        dtype = torch.float64 if predicted.dtype == torch.float64 else None
+        graph = EnsembleGraph(ensemble, shape, layout, dtype).eval()
+    example.name_arguments(graph)
+    batch = example.map(double)
+    with exporting("a graph"), torch.no_grad(), _plain_attention():
+        program = torch.export.export(
+            graph, batch.by_place, batch.by_name, dynamic_shapes=example.dynamic_shapes()
+        )
+    _forget_the_machine(program)
+    return program
+
+
+def write_checked(
+    ensemble: Ensemble,
+    example: ExampleInputs,
+    path: Path,
+    write: Callable[[Path], None],
+    read: Callable[[Path], Callable[[ExampleInputs], Tensor]],
+) -> Exported:
+    """Write a file under a temporary name, and rename it once it answers as the ensemble does.
+
+    Args:
+        ensemble: What the file is of.
+        example: A batch of inputs.
+        path: The file's name.
+        write: Writes it.
+        read: Opens it, and returns what maps inputs to predictions.
+
+    Raises:
+        ExportError: It answers otherwise; there is no file, or still the old one.
+    """
+    with atomic_path(path) as temporary:
+        write(temporary)
+        answer = read(temporary)
+        difference = 0.0
+        for batch in (example, example.map(double), example.map(lambda tensor: tensor[:1])):
+            expected = ensemble.predict(batch.batch())
+            found = difference_of(ensemble.task, answer(batch), expected)
+            difference = max(difference, found) if found == found else found
+            if not difference <= TOLERANCE:  # NaN neither
+                raise ExportError(
+                    f"the file must answer as the ensemble does, within {TOLERANCE}, but its predictions "
+                    f"differ by {difference:.2g} for a batch of {len(batch)}; nothing was written"
+                )
+        size = temporary.stat().st_size
+    return Exported(path, size, as_members(ensemble.members).is_quantized, difference)
+
+
+def difference_of(task: Task, found: Tensor, expected: Tensor) -> float:
+    """Return the largest difference of predictions, relative to those that are larger than 1.
+
+    Where members of a regression lie far from 0 and close together, rounding of their means by a few parts in
+    10^7 changes the small variance between them by far more. So standard deviations are compared, and allowed
+    what such a rounding changes.
+    """
+    scale = expected.abs().clamp(min=1)
+    if isinstance(task, Regression):
+        mean, variance = expected.unbind(dim=-1)
+        deviation = variance.sqrt()
+        found = torch.stack([found[..., 0], found[..., 1].sqrt()], dim=-1)
+        expected = torch.stack([mean, deviation], dim=-1)
+        rounding = 16 * torch.finfo(torch.float32).eps / TOLERANCE * mean.abs()
+        scale = torch.stack([mean.abs().clamp(min=1), deviation.clamp(min=1) + rounding], dim=-1)
+    return ((found - expected).abs() / scale).max().item()
+
+
+@contextmanager
+def exporting(what: str) -> Iterator[None]:
+    """Turn whatever an exporter raises into one sentence that names the operator or the line.
+
+    What it logs besides is about its own insides, and is kept quiet.
+    """
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:  # exporters raise errors of many kinds, some of them private
+        raise ExportError(f"the model cannot be written as {what}: {_reason(error)}") from error
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Keep torch from its own kernel for transformer layers, which no other runtime has."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _forget_the_machine(program: ExportedProgram) -> None:
+    """Drop the example and the paths of source files, which a file for other people must not contain."""
+    program.example_inputs = None
+    for module in program.graph_module.modules():
+        if isinstance(module, GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)
+
+
+def _reason(error: BaseException) -> str:
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    text = "\n".join(str(one) for one in chain)
+    if operator := re.search(r"No ONNX function found for <OpOverload\(op='([^']+)'", text):
+        return f"it has no operator for {operator[1]}; replace it in the model, or use another format"
+    if "Cannot access data pointer" in text:
+        return "it holds a tensor that is no parameter and no buffer; register it with register_buffer"
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    where = re.findall(r'File "[^"]*", line \d+, in \w+\n\s+(.+)', str(error))
+    return f"{first.strip()}, at `{where[-1].strip()}`" if where else first.strip()

@@ -17,8 +17,17 @@ from torch import Tensor
 
 from pfge.ensemble import Ensemble
 from pfge.errors import InvalidValueError
-from pfge.export.ensemble_graph import Axes, ExampleInputs, Form, double
-from pfge.export.verified_file import Exported, ExportError, exporting, make_program, write_checked
+from pfge.export.ensemble_graph import (
+    Axes,
+    ExampleInputs,
+    Exported,
+    ExportError,
+    Layout,
+    double,
+    exporting,
+    make_program,
+    write_checked,
+)
 from pfge.storage.ensemble_folder import as_members
 from pfge.tasks import Classification, MultiLabel, task_to_manifest
 from pfge.weights import count_bytes
@@ -97,22 +106,22 @@ def _refusal(version: str, what: str, error: Exception) -> ExportError:
             "update it with pip install --upgrade onnxruntime"
         )
     return ExportError(
-        f"the model cannot be written as ONNX that ONNX Runtime can {what}: {reason}; use another form or "
+        f"the model cannot be written as ONNX that ONNX Runtime can {what}: {reason}; use another layout or "
         f"the torch format, or update ONNX Runtime, which has version {version}"
     )
 
 
-def possible(forms: Iterable[Form], act: Callable[[Form], _T]) -> dict[Form, _T]:
-    """Return what becomes of each form, without those that are refused.
+def possible(layouts: Iterable[Layout], act: Callable[[Layout], _T]) -> dict[Layout, _T]:
+    """Return what becomes of each layout, without those that are refused.
 
     Raises:
         ExportError: All of them are; the first one's reason.
     """
-    made: dict[Form, _T] = {}
+    made: dict[Layout, _T] = {}
     refusals: list[ExportError] = []
-    for form in forms:
+    for layout in layouts:
         try:
-            made[form] = act(form)
+            made[layout] = act(layout)
         except ExportError as error:
             refusals.append(error)
     if not made:
@@ -120,19 +129,19 @@ def possible(forms: Iterable[Form], act: Callable[[Form], _T]) -> dict[Form, _T]
     return made
 
 
-def measure_forms(answers: Mapping[Form, Answer], inputs: ExampleInputs) -> dict[Form, float]:
-    """Return the least seconds of each form; they take turns, so that a change of speed affects both."""
-    seconds: dict[Form, float] = dict.fromkeys(answers, inf)
+def measure_layouts(answers: Mapping[Layout, Answer], inputs: ExampleInputs) -> dict[Layout, float]:
+    """Return the least seconds of each layout, measured in turns so that a change of speed affects both."""
+    seconds: dict[Layout, float] = dict.fromkeys(answers, inf)
     for _ in range(ROUNDS):
-        for form, answer in answers.items():
+        for layout, answer in answers.items():
             start = perf_counter()
             answer(inputs)
-            seconds[form] = min(seconds[form], perf_counter() - start)
+            seconds[layout] = min(seconds[layout], perf_counter() - start)
     return seconds
 
 
 LARGEST = 2**31 - 1
-FORMS: tuple[Form, ...] = ("loop", "side by side")
+LAYOUTS: tuple[Layout, ...] = ("loop", "side by side")
 
 
 def export_onnx(
@@ -141,7 +150,7 @@ def export_onnx(
     example: Any,
     *,
     axes: Axes | None = None,
-    form: Form | Literal["fastest"] = "loop",
+    layout: Layout | Literal["fastest"] = "loop",
     memory: int | None = None,
 ) -> Exported:
     """Write an ensemble as one ONNX file that maps `inputs` [batch, ...] to `probabilities`.
@@ -160,19 +169,19 @@ def export_onnx(
         axes: Dimensions that may vary beside the first, by the names of inputs, such as
             `{"input_ids": {1: "length"}}`. Inputs by place are called `inputs`, or `inputs_0`, `inputs_1`.
 
-        form: "loop" for one model in the graph, through which members pass one after another, each unpacked
+        layout: "loop" for one model in the graph, through which members pass one after another, each unpacked
             when its turn comes; "side by side" for one model for each member, all of them unpacked when the
             file is opened. "fastest" makes both, measures them on the example, twice as large, and keeps the
             faster one, or the one that ONNX Runtime can run. A loop takes little memory, and ONNX Runtime is
             slow at loops around small models.
-        memory: The most bytes that weights may take in memory; a form that takes more is not considered.
+        memory: The most bytes that weights may take in memory; a layout that takes more is not considered.
 
     Raises:
-        ExportError: No form fits the memory, the model cannot be expressed, ONNX Runtime cannot run it or is
-            too old for it, or the file answers otherwise than the ensemble; nothing is written.
+        ExportError: No layout fits the memory, the model cannot be expressed, ONNX Runtime cannot run it or
+            is too old for it, or the file's answers differ from the ensemble's. Nothing is written.
     """
-    if form not in (*FORMS, "fastest"):
-        raise InvalidValueError(f"form must be one of {', '.join(FORMS)} and fastest, got {form!r}")
+    if layout not in (*LAYOUTS, "fastest"):
+        raise InvalidValueError(f"layout must be one of {', '.join(LAYOUTS)} and fastest, got {layout!r}")
     _require_packages()
     if ensemble.nbytes > LARGEST:
         raise ExportError(
@@ -184,13 +193,15 @@ def export_onnx(
     if ensemble.input_spec.classes is not None:
         _require_names(ensemble, inputs, ensemble.input_spec.classes)
     resident = {
-        one: bytes_ for one in FORMS if form in (one, "fastest") and (bytes_ := resident_bytes(ensemble, one))
+        one: bytes_
+        for one in LAYOUTS
+        if layout in (one, "fastest") and (bytes_ := resident_bytes(ensemble, one))
     }
     fitting = [one for one, bytes_ in resident.items() if memory is None or bytes_ <= memory]
     if not fitting:
         least = min(resident, key=resident.__getitem__)
         raise ExportError(
-            f"weights in memory must take at most {memory:,} bytes, got {resident[least]:,} of the form "
+            f"weights in memory must take at most {memory:,} bytes, got {resident[least]:,} of the layout "
             f"{least!r}; allow more, compress the ensemble or leave members out"
         )
     made = possible(fitting, lambda one: _make(ensemble, inputs, one))
@@ -198,18 +209,18 @@ def export_onnx(
     chosen = min(seconds or made, key=lambda one: seconds.get(one, 0.0))
     path = Path(path)
     exported = write_checked(ensemble, inputs, path, lambda file: made[chosen].save(file), open_in_runtime)
-    return replace(exported, form=chosen, seconds=seconds, resident=resident)
+    return replace(exported, layout=chosen, seconds=seconds, resident=resident)
 
 
-def resident_bytes(ensemble: Ensemble, form: Form) -> int:
-    """Return the bytes of weights that a runtime has in memory while a file of a form predicts."""
-    if form == "loop":
+def resident_bytes(ensemble: Ensemble, layout: Layout) -> int:
+    """Return the bytes of weights that a runtime has in memory while a file of a layout predicts."""
+    if layout == "loop":
         return ensemble.nbytes + count_bytes(ensemble.members[0])
     return as_members(ensemble.members).unpacked_nbytes
 
 
-def _make(ensemble: Ensemble, inputs: ExampleInputs, form: Form) -> "ONNXProgram":
-    program = make_program(ensemble, inputs, form)
+def _make(ensemble: Ensemble, inputs: ExampleInputs, layout: Layout) -> "ONNXProgram":
+    program = make_program(ensemble, inputs, layout)
     output = "probabilities" if isinstance(ensemble.task, Classification | MultiLabel) else "predictions"
     with exporting("ONNX"):
         # Without optimization: it would unpack what all members share. A runtime does its own.
@@ -234,18 +245,18 @@ def _make(ensemble: Ensemble, inputs: ExampleInputs, form: Form) -> "ONNXProgram
     return made
 
 
-def _measure(made: "Mapping[Form, ONNXProgram]", inputs: ExampleInputs) -> dict[Form, float]:
-    """Return the seconds of each form that ONNX Runtime can run."""
+def _measure(made: "Mapping[Layout, ONNXProgram]", inputs: ExampleInputs) -> dict[Layout, float]:
+    """Return the seconds of each layout that ONNX Runtime can run."""
     with TemporaryDirectory() as folder:
 
-        def opened(form: Form) -> Answer:
-            file = Path(folder) / f"{form}.onnx"
-            made[form].save(file)
+        def opened(layout: Layout) -> Answer:
+            file = Path(folder) / f"{layout}.onnx"
+            made[layout].save(file)
             answer = open_in_runtime(file)
             answer(inputs)  # warms up
             return answer
 
-        return measure_forms(possible(made, opened), inputs)
+        return measure_layouts(possible(made, opened), inputs)
 
 
 def _require_names(ensemble: Ensemble, example: ExampleInputs, classes: Sequence[str]) -> None:

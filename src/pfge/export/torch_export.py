@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from pfge.ensemble import Ensemble
-from pfge.export.ensemble_graph import Axes, ExampleInputs
-from pfge.export.verified_file import Exported, exporting, make_program, write_checked
+from pfge.export.ensemble_graph import Axes, ExampleInputs, Exported, exporting, make_program, write_checked
 
 
 def export_torch(ensemble: Ensemble, path: str | Path, example: Any, *, axes: Axes | None = None) -> Exported:

@@ -141,7 +141,7 @@ class TensorForm:
 
 
 @dataclass(frozen=True)
-class Shared:
+class CommonTensors:
     """What members have in common.
 
     Args:
@@ -159,7 +159,7 @@ def is_packed(tensor: Tensor) -> bool:
 
 
 @torch.no_grad()
-def find_shared(members: Sequence[Weights], settings: PackSettings) -> Shared:
+def find_common(members: Sequence[Weights], settings: PackSettings) -> CommonTensors:
     """Read all members once, refusing those that cannot be packed."""
     if not len(members):
         raise InvalidValueError("an ensemble needs a member to be compressed, this one is empty")
@@ -183,7 +183,7 @@ def find_shared(members: Sequence[Weights], settings: PackSettings) -> Shared:
             mean.lerp_(member[name].to("cpu", torch.float32), 1 / number)
     if len(members) == 1 and settings.base_bits is None:
         identical -= means.keys()  # there is no base to hold them
-    return Shared(means, frozenset(identical))
+    return CommonTensors(means, frozenset(identical))
 
 
 def _in_types_of(first: Weights, member: Weights) -> Weights:
@@ -218,7 +218,7 @@ def pack_members(
     members: Sequence[Weights],
     delta_bits: int | Mapping[str, int | TensorForm],
     settings: PackSettings,
-    shared: Shared | None = None,
+    common: CommonTensors | None = None,
 ) -> PackedMembers:
     """Return members packed; deltas are taken from the packed base, and so make good its error.
 
@@ -226,10 +226,10 @@ def pack_members(
         members: The weights of each.
         delta_bits: The width of every delta, or that of each packed tensor by name, or its whole form.
         settings: All else.
-        shared: What `find_shared` gives, if it is there already.
+        common: What `find_common` gives, if it is there already.
     """
-    shared = shared or find_shared(members, settings)
-    differing = [name for name in shared.means if name not in shared.identical]
+    common = common or find_common(members, settings)
+    differing = [name for name in common.means if name not in common.identical]
     given = dict.fromkeys(differing, delta_bits) if isinstance(delta_bits, int) else dict(delta_bits)
     if given.keys() != set(differing):
         names = sorted(given.keys() ^ set(differing))
@@ -245,14 +245,14 @@ def pack_members(
             form.settings.require_delta_bits(bits)
     mixed = {name for name, form in forms.items() if not isinstance(form.bits, int)}
     bases = {
-        name: base_numbers(shared.means[name], form.settings.base_bits)
+        name: base_numbers(common.means[name], form.settings.base_bits)
         for name, form in forms.items()
         if form.bits != 16 and name not in mixed
     }
     widths = {name: form.bits for name, form in forms.items() if isinstance(form.bits, int)}
     deltas: dict[str, list[Stored]] = {name: [] for name in bases}
     kept: dict[str, list[Tensor]] = {
-        name: [] for name in members[0] if name not in bases and (name in forms or name not in shared.means)
+        name: [] for name in members[0] if name not in bases and (name in forms or name not in common.means)
     }
     for member in members:
         for name, base in bases.items():
@@ -262,14 +262,14 @@ def pack_members(
     tensors: dict[str, PackedTensor] = {}
     for name, like in members[0].items():
         if name in mixed:
-            tensors[name] = _pack_mixed(kept.pop(name), shared.means[name], forms[name])
+            tensors[name] = _pack_mixed(kept.pop(name), common.means[name], forms[name])
         elif name in kept:
             tensors[name] = pack_small(kept[name], 16 if name in forms else settings.small_bits)
-        elif name in shared.identical and settings.base_bits in (32, None):
+        elif name in common.identical and settings.base_bits in (32, None):
             tensors[name] = pack_as_is([like], 32)
         else:
             base_bits = forms[name].settings.base_bits if name in forms else settings.base_bits
-            shared_part = pack_base(shared.means[name], base_bits)
+            shared_part = pack_base(common.means[name], base_bits)
             parts = tuple(deltas.get(name, ()))
             tensors[name] = PackedTensor(tuple(like.shape), like.dtype, shared_part, parts)
     return PackedMembers(len(members), tensors)
