@@ -44,7 +44,7 @@ from pfge.weights import count_bytes
 
 SIDE_BY_SIDE = "ONNX, side by side"
 SEPARATE = "ONNX, one by one"
-DEMO = ["seeds=[1]", "data.halve_test=true", "ensemble.methods=['PFGE']", "pretrain.epochs=3"]
+DEMO = ["seeds=[1]", "data.validation_from_test=true", "ensemble.methods=['PFGE']", "pretrain.epochs=3"]
 
 
 @dataclass(frozen=True)

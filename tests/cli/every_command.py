@@ -2,7 +2,7 @@
 
 from tests.lab.tiny import SETTINGS
 
-RUN_SETTINGS = ("ensemble.methods=['PFGE']", "data.halve_test=true", "data.flip=true")
+RUN_SETTINGS = ("ensemble.methods=['PFGE']", "data.validation_from_test=true", "data.flip=true")
 PFGE = "seed-1/ensembles/PFGE"
 _SAME_RUN = ["--out", ".", *(part for setting in (*SETTINGS, *RUN_SETTINGS) for part in ("--set", setting))]
 

@@ -8,7 +8,7 @@ import torch
 from pfge import Cascade, Ensemble
 from pfge.calibration import CalibrateBy
 from pfge.cli.main import main
-from pfge.lab.data import ImageSet, halve_test, load_data
+from pfge.lab.data import ImageSet, load_data, validation_from_test
 from pfge.metrics import accuracy, expected_calibration_error, negative_log_likelihood
 from tests.cli.test_compress import Captured, finished, pfge, small_conv  # noqa: F401
 from tests.cli.test_main import _leave_the_interpreter_as_it_was, refused  # noqa: F401
@@ -17,7 +17,7 @@ from tests.cli.test_main import _leave_the_interpreter_as_it_was, refused  # noq
 def inputs_and_labels(part: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Validation data for 0, test data for 1."""
     splits = load_data("digits")
-    images = halve_test(splits.test, 0)[part]
+    images = validation_from_test(splits.test, 0)[part]
     assert isinstance(images, ImageSet)
     return splits.normalization(images.images), images.labels
 
@@ -146,7 +146,7 @@ def test_a_loss_of_likelihood_is_kept_and_the_file_goes_where_it_is_asked_for(
     ("arguments", "expected"),
     [
         (
-            ["--set", "data.halve_test=false"],
+            ["--set", "data.validation_from_test=false"],
             "fitting a cascade needs validation data that the ensemble was not",
         ),
         (["--max-accuracy-loss", "-1"], "--max-accuracy-loss must be at least 0, got -1.0"),

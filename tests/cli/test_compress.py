@@ -13,7 +13,7 @@ from pfge.cli.compress import parse_bytes, parse_group
 from pfge.cli.main import main
 from pfge.compression import Bits, Budget, compress
 from pfge.lab.config.settings import EngineSettings
-from pfge.lab.data import halve_test, load_data
+from pfge.lab.data import load_data, validation_from_test
 from pfge.lab.engine import Engine
 from pfge.lab.models import build_model
 from pfge.metrics import kl_divergence, negative_log_likelihood
@@ -37,7 +37,7 @@ def placed_conv() -> nn.Module:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    run(tiny("ensemble.methods=['PFGE']", "data.halve_test=true"), folder)
+    run(tiny("ensemble.methods=['PFGE']", "data.validation_from_test=true"), folder)
     return folder
 
 
@@ -50,7 +50,7 @@ def pfge(finished: Path) -> Path:
 @pytest.fixture(scope="module")
 def validation() -> tuple[Tensor, Tensor]:
     splits = load_data("digits")
-    images, _ = halve_test(splits.test, 0)
+    images, _ = validation_from_test(splits.test, 0)
     return splits.normalization(images.images), images.labels  # type: ignore[union-attr]
 
 
@@ -277,7 +277,7 @@ def without_validation(finished: Path, folder: Path) -> Path:
     shutil.copytree(finished, folder / "run")
     config = folder / "run" / "config.toml"
     _, _, settings = config.read_text().partition("\n")  # without the line that states their digest
-    config.write_text(settings.replace("halve_test = true", "halve_test = false"))
+    config.write_text(settings.replace("validation_from_test = true", "validation_from_test = false"))
     (folder / "run" / "data.json").unlink()  # of the data with halves
     return folder / "run" / "seed-1" / "ensembles" / "PFGE"
 
@@ -294,11 +294,11 @@ def test_what_needs_validation_data_says_so(
     assert main(["compress", str(ensemble), str(folder / "small"), *option]) == 2
     message = (
         "needs validation data that the ensemble was not trained on, and this experiment has none; give a "
-        "config with data.validation, or --set data.halve_test=true"
+        "config with data.validation, or --set data.validation_from_test=true"
     )
     assert message in capsys.readouterr().err
     assert not (folder / "small").exists()
-    remedy = ["--set", "data.halve_test=true"]
+    remedy = ["--set", "data.validation_from_test=true"]
     assert main(["compress", str(ensemble), str(folder / "small"), *option, *remedy]) == 0
 
 

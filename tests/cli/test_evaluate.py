@@ -24,7 +24,7 @@ METHODS = "ensemble.methods=['PFGE']"
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    run(tiny(METHODS, "data.halve_test=true"), folder)
+    run(tiny(METHODS, "data.validation_from_test=true"), folder)
     return folder
 
 
@@ -74,7 +74,7 @@ def test_w0_is_an_ensemble_of_one(finished: Path, tmp_path: Path) -> None:
     assert [method for _, method, _ in Run(copy).evaluations] == ["w0"]
     assessed(folder, "--calibrate", "pooled")
     assert json.loads((folder / "manifest.json").read_text())["temperature"] != 1  # as of any ensemble
-    run(tiny(METHODS, "data.halve_test=true"), copy)  # goes on as if nothing had been added
+    run(tiny(METHODS, "data.validation_from_test=true"), copy)  # goes on as if nothing had been added
 
 
 def test_no_other_run_or_seed_has_a_w0_to_evaluate(finished: Path, capsys: Captured) -> None:
@@ -173,7 +173,7 @@ def test_unknown_inputs_are_told_apart(finished: Path, capsys: Captured) -> None
 
 def test_corrupted_images_are_measured_at_five_strengths(finished: Path) -> None:
     folder = finished / "seed-1" / "ensembles" / "PFGE"
-    found = assessed(folder, "--corruptions", "noise", "--set", "data.halve_test=false")
+    found = assessed(folder, "--corruptions", "noise", "--set", "data.validation_from_test=false")
     assert [entry["strength"] for entry in found["corruptions"]["noise"]] == [1, 2, 3, 4, 5]
     splits = load_data("digits")
     assert isinstance(splits.test, ImageSet)
@@ -216,7 +216,7 @@ def test_a_compressed_ensemble_is_measured_against_the_original(finished: Path, 
             "inputs of unknown kinds must have the shape of digits's, [1, 8, 8], got [1, 8, 9]",
         ),
         (
-            ["--config", "CONFIG", "--set", "data.halve_test=false", "--calibrate", "pooled"],
+            ["--config", "CONFIG", "--set", "data.validation_from_test=false", "--calibrate", "pooled"],
             "calibrating needs validation data that the ensemble was not trained on",
         ),
         (["--config", "CONFIG", "--set", "model.name=resnet20"], "the same tensors"),

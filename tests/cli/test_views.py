@@ -15,7 +15,7 @@ from tests.cli.test_main import _leave_the_interpreter_as_it_was, refused  # noq
 from tests.export.test_export import answer
 from tests.lab.tiny import read_lines, run, tiny
 
-AUGMENTED = ("data.crop_padding=2", "data.flip=true", "data.halve_test=true")
+AUGMENTED = ("data.crop_padding=2", "data.flip=true", "data.validation_from_test=true")
 
 
 @pytest.fixture(scope="module")

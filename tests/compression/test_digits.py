@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:the temperatu
 # Cycles of half an epoch and periods of five of them: 4 members of PFGE, 20 of FGE.
 SETTINGS = [
     "seeds=[1]",
-    "data.halve_test=true",
+    "data.validation_from_test=true",
     "ensemble.methods=['PFGE', 'FGE']",
     "pretrain.epochs=3",
     "ensemble.cycle=0.5",

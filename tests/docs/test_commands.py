@@ -20,7 +20,7 @@ SETTINGS = """
 name = "mine"
 seeds = [1]
 [data]
-halve_test = true
+validation_from_test = true
 flip = true
 batch_norm_images = 100
 [pretrain]

@@ -18,7 +18,7 @@ MOST_BYTES = 3_000_000
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    run_experiment(tiny("data.halve_test=true", "seeds=[1,2]"), folder)
+    run_experiment(tiny("data.validation_from_test=true", "seeds=[1,2]"), folder)
     environment = read_json_object(folder / "environment.json")
     command = "pfge compare /home/me/configs/x.toml --out /home/me/run --set data.root=/home/me/data/cifar"
     write_json(folder / "environment.json", environment | {"command": command})

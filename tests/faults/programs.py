@@ -91,7 +91,7 @@ def compare_rarely_saved(folder: Path) -> int:
 
 def compare_one(folder: Path) -> int:
     """Run the comparison that other commands read."""
-    cascades = "data.halve_test=true"  # which need validation data
+    cascades = "data.validation_from_test=true"  # which need validation data
     return experiment("compare", folder, "ensemble.methods=['PFGE']", cascades)
 
 

@@ -46,7 +46,7 @@ def pictures(images: DataPart) -> set[bytes]:
         (["data.train_images=200"], (200, 0, 797)),
         (["data.test_images=50"], (1000, 0, 50)),
         (["data.validation=100", "data.train_images=900"], (900, 100, 797)),
-        (["data.halve_test=true", "data.test_images=50"], (1000, 50, 50)),
+        (["data.validation_from_test=true", "data.test_images=50"], (1000, 50, 50)),
     ],
 )
 def test_each_part_has_the_images_asked_for(
@@ -78,8 +78,8 @@ def test_validation_images_are_the_same_with_fewer_for_training(tmp_path: Path) 
 
 
 def test_fewer_images_of_a_halved_test_set_stay_in_their_half(tmp_path: Path) -> None:
-    whole = splits_of(tmp_path, "data.halve_test=true")
-    part = splits_of(tmp_path, "data.halve_test=true", "data.test_images=50")
+    whole = splits_of(tmp_path, "data.validation_from_test=true")
+    part = splits_of(tmp_path, "data.validation_from_test=true", "data.test_images=50")
     assert pictures(part.test) < pictures(whole.test)
     assert pictures(part.validation) < pictures(whole.validation)
 
@@ -96,7 +96,7 @@ def test_fewer_than_no_images_are_refused(key: str) -> None:
         (["data.train_images=1001"], "training data has 1000 images, so from 1 to 1000 .* got 1001"),
         (["data.validation=100", "data.train_images=901"], "training data has 900 images"),
         (["data.test_images=798"], "test data has 797 images"),
-        (["data.halve_test=true", "data.test_images=399"], "half of the test data has 398 images"),
+        (["data.validation_from_test=true", "data.test_images=399"], "half of the test data has 398 images"),
     ],
 )
 def test_more_images_than_there_are_are_refused(tmp_path: Path, overrides: list[str], message: str) -> None:
@@ -158,7 +158,7 @@ def test_validation_data_that_halving_the_test_data_leaves_unused_is_said(
         write_pictures(tmp_path / "pets" / part / "dog", 4)
     setting = setting.replace("PETS", str(tmp_path / "pets"))
     with pytest.warns(UserWarning, match="so the other 8 validation examples are not used at all; set data"):
-        splits_of(tmp_path, setting, "data.halve_test=true")
+        splits_of(tmp_path, setting, "data.validation_from_test=true")
 
 
 def streamed(folder: Path) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from tests.lab.tiny import run, tiny
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    pictures = ["data.halve_test=true", "data.crop_padding=1"]
+    pictures = ["data.validation_from_test=true", "data.crop_padding=1"]
     run(tiny("ensemble.methods=['SWA','FGE','PFGE','TTA']", "seeds=[1,2]", *pictures), folder)
     return folder
 

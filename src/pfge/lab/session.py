@@ -30,10 +30,10 @@ from pfge.lab.data import (
     TensorSet,
     TrainingBatches,
     evaluation_batches,
-    halve_test,
     load_data,
     take,
     training_batches,
+    validation_from_test,
 )
 from pfge.lab.data.base import Fingerprint, derive_seed
 from pfge.lab.data.single_inputs import resized_side
@@ -197,21 +197,21 @@ def load_splits(settings: DataSettings) -> Splits:
             "uses it, so leave it out otherwise",
             stacklevel=2,
         )
-    if settings.halve_test and len(splits.validation):
+    if settings.validation_from_test and len(splits.validation):
         warnings.warn(
-            "data.halve_test makes validation data of the test data, so the other "
+            "data.validation_from_test makes validation data of the test data, so the other "
             f"{len(splits.validation):,} validation examples are not used at all; set data.validation to 0, "
-            "or data.halve_test to false",
+            "or data.validation_from_test to false",
             stacklevel=2,
         )
     train = take(splits.train, settings.train_images, seed, part="training data")
-    if not settings.halve_test:
+    if not settings.validation_from_test:
         test = take(splits.test, settings.test_images, seed, part="test data")
         return replace(splits, train=train, test=test)
     # Halved before taking fewer, so that an image is in the same half in small and in full runs.
     validation, test = (
         take(half, settings.test_images, seed, part="half of the test data")
-        for half in halve_test(splits.test, seed)
+        for half in validation_from_test(splits.test, seed)
     )
     return replace(splits, train=train, validation=validation, test=test)
 
@@ -220,7 +220,7 @@ PARTS = {"train": "training data", "validation": "validation data", "test": "tes
 DECIDING = (
     "name",
     "validation",
-    "halve_test",
+    "validation_from_test",
     "image_size",
     "split_seed",
     "train_images",
@@ -468,7 +468,7 @@ class Session:
         if not len(self.splits.validation):
             raise ConfigError(
                 f"{purpose} needs validation data that the ensemble was not trained on, and this experiment "
-                "has none; give a config with data.validation, or --set data.halve_test=true"
+                "has none; give a config with data.validation, or --set data.validation_from_test=true"
             )
         return self.splits.validation
 

@@ -243,7 +243,8 @@ def _choose(run: Run) -> _Choice | Finding:
     if not measured_rows:
         why = (
             "There are no results on validation data, and a choice on the test set would make its numbers "
-            "too good. Set data.validation, or data.halve_test if w0 saw all training data, in a new run."
+            "too good. Set data.validation, or data.validation_from_test if w0 saw all training data, in a "
+            "new run."
         )
         return _nothing_to_ship(why)
     saved = [row for row in measured_rows if can_be_shipped(row.method)]

@@ -79,6 +79,23 @@ def test_a_task_that_is_not_known_is_named_with_those_that_are(fractions: Fracti
     )
 
 
+def test_a_setting_that_was_renamed_is_read_from_the_files_of_earlier_versions(tmp_path: Path) -> None:
+    path = written(tmp_path, seal_text("[data]\nhalve_test = true\nflip = true\n"))
+    data = load_experiment(path).data
+    assert data.validation_from_test
+    assert data.flip
+    assert "halve_test" not in to_toml(load_experiment(path))
+    both = written(tmp_path, "[data]\nhalve_test = true\nvalidation_from_test = false\n")
+    with pytest.raises(ConfigError, match=r"data\.validation_from_test now, and the config has both"):
+        load_experiment(both)
+
+
+def test_a_setting_that_was_renamed_is_refused_in_an_override_with_its_new_name() -> None:
+    assert refused("data.halve_test=true") == (
+        "data.halve_test is called data.validation_from_test now; write data.validation_from_test=true"
+    )
+
+
 # What is overridden
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from pfge.lab.data.base import DataError, Normalization
 from pfge.lab.data.in_memory import ImageSet
-from pfge.lab.data.splits import Splits, halve_test, split, stratified, take
+from pfge.lab.data.splits import Splits, split, stratified, take, validation_from_test
 from tests.lab.data.made import random_images
 
 NORMALIZATION = Normalization((0.5,) * 3, (0.5,) * 3)
@@ -79,7 +79,7 @@ def test_a_share_that_gives_no_validation_image_is_refused():
 
 def test_a_test_set_is_halved_class_by_class():
     test = random_images(12)
-    first, second = halve_test(test, seed=0)
+    first, second = validation_from_test(test, seed=0)
     assert torch.bincount(first.labels).tolist() == torch.bincount(second.labels).tolist() == [2, 2, 2]
     pixels = {image.numpy().tobytes() for image in (*first.images, *second.images)}
     assert len(pixels) == 12

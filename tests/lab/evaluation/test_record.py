@@ -20,7 +20,7 @@ from pfge.storage.files import read_tensors
 from pfge.tasks import Classification, Metric
 from tests.lab.tiny import LENGTH, PRETRAINING, run, tiny
 
-EXPERIMENT = tiny("data.halve_test=true", "ensemble.methods=['FGE']")
+EXPERIMENT = tiny("data.validation_from_test=true", "ensemble.methods=['FGE']")
 PARTS = ("test", "validation")
 Results = list[dict[str, Any]]
 

@@ -541,7 +541,7 @@ def test_start_weights_from_a_file_are_w0_for_every_seed(
 
 
 def test_a_halved_test_set_is_measured_in_two_parts(results: Results, tmp_path: Path) -> None:
-    halves = row(run(tiny("data.halve_test=true", "ensemble.methods=[]"), tmp_path), "w0")
+    halves = row(run(tiny("data.validation_from_test=true", "ensemble.methods=[]"), tmp_path), "w0")
     whole = row(results, "w0")["test"]
     for name in ("accuracy", "nll", "brier"):  # 398 and 399 of 797 images
         together = (398 * halves["validation"][name] + 399 * halves["test"][name]) / 797

@@ -36,7 +36,7 @@ def methods_in(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_two_processes_make_the_bytes_of_one(tmp_path: Path) -> None:
-    chosen = (METHODS, "seeds=[2,1]", "data.halve_test=true")
+    chosen = (METHODS, "seeds=[2,1]", "data.validation_from_test=true")
     with counted_steps() as steps:
         rows = run(tiny(*chosen, "engine.launcher=here:2"), tmp_path / "two")
     assert steps == [0]  # none of them in this process

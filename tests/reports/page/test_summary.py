@@ -210,7 +210,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with ensembles, in a folder whose name a shell would split."""
     folder = tmp_path_factory.mktemp("the runs") / "run"
     methods = "ensemble.methods=['SWA','FGE','TTA']"
-    run(tiny(methods, "seeds=[1,2]", "data.halve_test=true", "data.crop_padding=1"), folder)
+    run(tiny(methods, "seeds=[1,2]", "data.validation_from_test=true", "data.crop_padding=1"), folder)
     return folder
 
 

@@ -85,7 +85,9 @@ class DataSettings:
     root: str = ""  # "" is $PFGE_DATA, or ~/.cache/pfge
     download: bool = False
     validation: Annotated[int | float, require_at_least_0] = 0  # examples, or a share, of the training data
-    halve_test: bool = False  # for a w0 that saw all training data: half of the test set is validation
+    validation_from_test: bool = (
+        False  # for a w0 that saw all training data: half of the test set is validation
+    )
     verify: bool = True  # whether published files must have their md5
     # Height and width of pictures from folders; 0 is 32 in memory and 224 streamed.
     image_size: NonNegativeInt = 0

@@ -33,6 +33,10 @@ What is computed by the former keeps them itself; the latter only words reports.
 """
 
 
+EARLIER_NAMES = {"data.halve_test": "data.validation_from_test"}
+"""Settings that configs of earlier versions, such as those of finished runs, have under another name."""
+
+
 def load_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment, or take the default one, and apply overrides such as `ensemble.high=0.1`."""
     table: dict[str, Any] = {}
@@ -52,6 +56,7 @@ def load_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experim
             raise ConfigError(f"{path} is not as it was written: {error}") from None
         if not table:
             raise ConfigError(f"{path} has no setting; it may be truncated")
+        _use_names_of_today(table)
     for override in overrides:
         _override(table, override)
     try:
@@ -82,6 +87,17 @@ def to_toml(experiment: Experiment) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _use_names_of_today(table: dict[str, Any]) -> None:
+    """Rename the settings of a config that an earlier version wrote; one that has both names is refused."""
+    for before, now in EARLIER_NAMES.items():
+        section, name = before.split(".")
+        settings = table.get(section)
+        if isinstance(settings, dict) and name in settings:
+            if (new := now.split(".")[1]) in settings:
+                raise ConfigError(f"{before} is called {now} now, and the config has both; remove {before}")
+            settings[new] = settings.pop(name)
+
+
 def _override(table: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals:
@@ -92,6 +108,8 @@ def _override(table: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         value = text.strip()  # text without quotes, as on the command line
+    if now := EARLIER_NAMES.get(key.strip()):
+        raise ConfigError(f"{key.strip()} is called {now} now; write {now}={text.strip()}")
     *path, name = key.strip().split(".")
     for part in path:
         table = table.setdefault(part, {})

@@ -13,7 +13,7 @@ from pfge.lab.data.batches import (
 from pfge.lab.data.datasets import DatasetSplits
 from pfge.lab.data.in_memory import ImageSet, TensorSet
 from pfge.lab.data.registry import default_root, load_data
-from pfge.lab.data.splits import Splits, halve_test, split, take
+from pfge.lab.data.splits import Splits, split, take, validation_from_test
 
 __all__ = [
     "IMAGENET_NORMALIZATION",
@@ -31,9 +31,9 @@ __all__ = [
     "TrainingBatches",
     "default_root",
     "evaluation_batches",
-    "halve_test",
     "load_data",
     "split",
     "take",
     "training_batches",
+    "validation_from_test",
 ]

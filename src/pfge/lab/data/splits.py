@@ -125,7 +125,7 @@ def split(
     return Splits(train=train, validation=held_out, test=test, normalization=normalization)
 
 
-def halve_test(test: AnyLabeled, seed: int) -> tuple[AnyLabeled, AnyLabeled]:
+def validation_from_test(test: AnyLabeled, seed: int) -> tuple[AnyLabeled, AnyLabeled]:
     """Return two fixed halves of a test set, class by class: validation and test.
 
     For start weights that have already seen all training data, where no honest validation part is

@@ -55,7 +55,7 @@ def measure_formats(
         elif not len(session.splits.validation):
             reporter.say(
                 "no cascades: their thresholds are fitted on validation data, and this run has none "
-                "(data.validation, or data.halve_test)"
+                "(data.validation, or data.validation_from_test)"
             )
         # All are checked before the long work starts.
         ensembles = {seed: dict(_ensembles(session, seed)) for seed in session.experiment.seeds}

@@ -148,7 +148,7 @@ def _of_gains(found: Diagnosis, gains: Gains) -> list[str]:
     if found.judged_on == "training":
         said = [
             "Whether pooling helps cannot be told: there is no validation data. Set data.validation, or "
-            "data.halve_test if w0 saw all training data, in a new run."
+            "data.validation_from_test if w0 saw all training data, in a new run."
         ]
     elif pooling_helps(gains):
         said = [f"Pooling helps: {against}"]
