@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pfge.errors import InvalidValueError
+from pfge.lab.config.launchers import LAUNCHER_USAGE, parse_launcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,14 +41,12 @@ def add_launcher_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--launcher",
         metavar="LAUNCHER",
-        help="same as --set engine.launcher=LAUNCHER: here, here:N for N processes on this machine, ray, "
-        "ray:HOST:PORT or slurm",
+        help=f"same as --set engine.launcher=LAUNCHER: {LAUNCHER_USAGE}",
     )
 
 
 def prepare_workers(options: argparse.Namespace) -> None:
     """Start what `--launcher here:N` needs, so that workers import torch while this process does."""
-    from pfge.lab.config.settings import parse_launcher
     from pfge.lab.launch.processes import start_fork_server
 
     launcher = parse_launcher(options.launcher or "")

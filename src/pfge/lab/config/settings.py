@@ -1,12 +1,12 @@
 """The settings of an experiment: sections, defaults, types and checks."""
 
 import dataclasses
-import re
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from pfge.lab.config.launchers import LAUNCHER_USAGE, Launcher, parse_launcher
 from pfge.lab.config.typed import FieldError, require_above_0, require_at_least_0, run_checks
 from pfge.methods import DEFAULT_METHODS, METHODS, TrainingPlan, Variant, base_of, known_rows
 from pfge.storage.files import LONGEST_FILE_NAME, MOST_MEMBERS, MOST_SEEDS, is_file_name
@@ -16,43 +16,6 @@ Positive = Annotated[float, require_above_0]
 PositiveInt = Annotated[int, require_above_0]
 NonNegative = Annotated[float, require_at_least_0]
 NonNegativeInt = Annotated[int, require_at_least_0]
-
-
-@dataclass(frozen=True)
-class Launcher:
-    """Where the parts of an experiment run.
-
-    Attributes:
-        kind: In processes of this machine, as Ray tasks or as Slurm jobs.
-        processes: How many of this machine run parts at once.
-        address: HOST:PORT of a Ray cluster; "" is that of the variable RAY_ADDRESS, or a new one here.
-        is_local: Whether jobs run on this machine in place of a Slurm cluster, to try them out.
-    """
-
-    kind: Literal["here", "ray", "slurm"] = "here"
-    processes: int = 1
-    address: str = ""
-    is_local: bool = False
-
-    @property
-    def is_this_process(self) -> bool:
-        """Whether this process runs the parts, one after another."""
-        return self.kind == "here" and self.processes == 1
-
-
-def parse_launcher(text: str) -> Launcher | None:
-    """Return the launcher that a setting names, or None if it names none.
-
-    >>> parse_launcher("ray:10.0.0.1:6379")
-    Launcher(kind='ray', processes=1, address='10.0.0.1:6379', is_local=False)
-    """
-    if found := re.fullmatch(r"here(?::([1-9]\d{0,3}))?", text):
-        return Launcher("here", processes=int(found[1] or 1))
-    if found := re.fullmatch(r"ray(?::([\w.-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}))?", text):
-        return Launcher("ray", address=found[1] or "")
-    if found := re.fullmatch(r"slurm(:local)?", text):
-        return Launcher("slurm", is_local=bool(found[1]))
-    return None
 
 
 class ConfigError(FieldError):
@@ -263,10 +226,7 @@ class EngineSettings:
             ConfigError: There is no such launcher.
         """
         if (found := parse_launcher(self.launcher)) is None:
-            raise ConfigError(
-                "engine.launcher must be here, here:N for N processes, ray, ray:HOST:PORT, slurm or "
-                f"slurm:local, got {self.launcher!r}"
-            )
+            raise ConfigError(f"engine.launcher must be one of {LAUNCHER_USAGE}, got {self.launcher!r}")
         return found
 
 

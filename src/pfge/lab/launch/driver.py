@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from pfge.errors import InvalidValueError
+from pfge.lab.config.launchers import Launcher
 from pfge.lab.config.settings import ConfigError
 from pfge.lab.launch.processes import processes
 from pfge.lab.launch.ray_tasks import ray_tasks
@@ -50,7 +51,7 @@ def launch(sessions: Sequence[Session], make_units: MakeUnits) -> None:
         elif any(units_to_run(experiment.units) for experiment in experiments):
             for session in sessions:
                 _require_one_process(session)
-            chosen, threads = _choose_executor(sessions)
+            chosen, threads = _WORKERS[launcher.kind](launcher, sessions)
             with chosen as executor:
                 drive(experiments, executor, threads)
     finally:
@@ -72,19 +73,33 @@ def _run_here(session: Session, units: Sequence[Unit]) -> None:
         session.engine.wait_for_all()
 
 
-def _choose_executor(
-    sessions: Sequence[Session],
-) -> tuple[AbstractContextManager[Executor], Callable[[Session], int]]:
-    """Return the workers, and the number of threads for the units of a session."""
-    launcher = sessions[0].experiment.engine.chosen_launcher
-    if launcher.kind == "here":
-        threads = max(torch.get_num_threads() // launcher.processes, 1)
-        return processes(launcher.processes), lambda _: threads
-    if launcher.kind == "ray":
-        executor = ray_tasks(launcher.address, [session.experiment for session in sessions])
-    else:
-        executor = slurm_jobs(sessions[0].folder.units, is_local=launcher.is_local)
-    return executor, lambda session: session.experiment.engine.cpus
+Workers = tuple[AbstractContextManager[Executor], Callable[[Session], int]]
+"""Workers, and what returns the number of threads for the units of a session."""
+
+
+def _workers_here(launcher: Launcher, _: Sequence[Session]) -> Workers:
+    threads = max(torch.get_num_threads() // launcher.processes, 1)
+    return processes(launcher.processes), lambda _: threads
+
+
+def _workers_of_ray(launcher: Launcher, sessions: Sequence[Session]) -> Workers:
+    return ray_tasks(launcher.argument, [session.experiment for session in sessions]), _cpus
+
+
+def _workers_of_slurm(launcher: Launcher, sessions: Sequence[Session]) -> Workers:
+    return slurm_jobs(sessions[0].folder.units, is_local=launcher.argument == "local"), _cpus
+
+
+def _cpus(session: Session) -> int:
+    return session.experiment.engine.cpus
+
+
+_WORKERS: dict[str, Callable[[Launcher, Sequence[Session]], Workers]] = {
+    "here": _workers_here,
+    "ray": _workers_of_ray,
+    "slurm": _workers_of_slurm,
+}
+"""The workers of each launcher; `lab/config/launchers.py` has how it is written."""
 
 
 def _require_one_process(session: Session) -> None:
