@@ -1,13 +1,14 @@
 """Errors that pfge raises on purpose have one root, and the command prints only these in one line."""
 
 import ast
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import pfge
-from pfge.cli import main as command
-from pfge.cli import status
+from pfge.cli.main import COMMANDS, main
 from pfge.errors import InvalidTypeError, InvalidValueError, MisuseError
 
 SOURCE = Path(__file__).parent.parent / "src" / "pfge"
@@ -40,13 +41,18 @@ def test_no_module_raises_a_plain_error_for_a_mistake_of_the_caller() -> None:
             assert name not in raised or file.name in files, file
 
 
+def let_status_run(monkeypatch: pytest.MonkeyPatch, run: Callable[[object], int]) -> None:
+    changed = [replace(command, run=run) if command.name == "status" else command for command in COMMANDS]
+    monkeypatch.setattr("pfge.cli.main.COMMANDS", tuple(changed))
+
+
 def test_the_command_shows_the_traceback_of_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(_: object) -> int:
         raise ValueError("a fault of the program")
 
-    monkeypatch.setattr(status, "run", run)
+    let_status_run(monkeypatch, run)
     with pytest.raises(ValueError, match="a fault of the program"):
-        command.main(["status", "runs"])
+        main(["status", "runs"])
 
 
 def test_the_command_prints_an_error_of_the_caller_in_one_line(
@@ -55,6 +61,6 @@ def test_the_command_prints_an_error_of_the_caller_in_one_line(
     def run(_: object) -> int:
         raise MisuseError("call begin()\nfirst")
 
-    monkeypatch.setattr(status, "run", run)
-    assert command.main(["status", "runs"]) == 2
+    let_status_run(monkeypatch, run)
+    assert main(["status", "runs"]) == 2
     assert capsys.readouterr().err == "pfge: error: call begin() first\n"

@@ -169,6 +169,6 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_prediction(
     capsys: Captured,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pfge.cli.cascade.open_session_of", None)  # cannot be called
+    monkeypatch.setattr("pfge.cli.compress.open_session_of", None)  # cannot be called
     message = refused(capsys, ["cascade", str(pfge), "--out", "missing/x.json"])
     assert message.startswith("--out must be a file in a folder that exists, got missing/x.json; make the")

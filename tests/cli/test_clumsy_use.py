@@ -21,7 +21,7 @@ MISTAKEN_NUMBERS = ("many", "nan", "-1", "1e400")
 
 def actions_of(name: str) -> list[argparse.Action]:
     parser = argparse.ArgumentParser()
-    (command,) = [command for command in COMMANDS if command.__name__.endswith(f".{name}")]
+    (command,) = [command for command in COMMANDS if command.name == name]
     command.add_arguments(parser)
     return parser._actions
 

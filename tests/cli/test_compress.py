@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pfge import Ensemble
-from pfge.cli.compress import parse_bytes, parse_group
+from pfge.cli.arguments import parse_bytes
+from pfge.cli.compress import parse_group
 from pfge.cli.main import main
 from pfge.compression import Bits, Budget, compress
 from pfge.lab.config.settings import EngineSettings

@@ -72,7 +72,7 @@ def plant(folder: Path, mark: Path) -> None:
 
 
 def test_every_command_is_tried() -> None:
-    assert {command.__name__.rpartition(".")[2] for command in COMMANDS} == ALL.keys()
+    assert {command.name for command in COMMANDS} == ALL.keys()
 
 
 @pytest.mark.slow

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import pfge
-from pfge.cli.main import COMMANDS, main
-from pfge.cli.missing_extra import find_extra
+from pfge.cli.main import COMMANDS, find_extra, main
 from tests.cli.every_command import ALL, PFGE
 from tests.cli.test_current_folder import python
 from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
@@ -89,7 +88,7 @@ EXTRAS = extras_by_package()
 
 @pytest.mark.slow
 def test_every_command_names_the_extra_that_it_needs(copied_run: Path) -> None:  # noqa: ARG001
-    assert ALL.keys() == {command.__name__.rpartition(".")[2] for command in COMMANDS}
+    assert ALL.keys() == {command.name for command in COMMANDS}
     found = json.loads(python(PROGRAM, json.dumps([*EXTRAS]), json.dumps(ALL)))
     for name, (code, lines) in found.items():
         assert (code, len(lines)) == (2, 1), (name, lines)

@@ -1,6 +1,6 @@
 import torch
 
-from pfge.cli.predictions import describe, explain
+from pfge.cli.deploy import describe, explain
 from pfge.tasks import Raw
 
 

@@ -49,7 +49,9 @@ def test_a_file_that_cannot_be_run_is_refused_with_the_reason(
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: SimpleNamespace(run=run))
     inputs = ExampleInputs.of(Ensemble(close_members(2), make_mlp), X, None)
-    message = r"ONNX Runtime can run: Non-zero status code .* Scan node; use another layout or the torch format"
+    message = (
+        r"ONNX Runtime can run: Non-zero status code .* Scan node; use another layout or the torch format"
+    )
     with pytest.raises(ExportError, match=message):
         open_in_runtime(tmp_path / "e.onnx")(inputs)
 

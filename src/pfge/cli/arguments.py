@@ -1,7 +1,8 @@
 """Arguments that several commands share."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,46 @@ if TYPE_CHECKING:
     from pfge.lab.config.settings import Experiment
     from pfge.lab.session import Session
     from pfge.tasks import Task
+
+
+RUNS = Path("runs")
+UNITS = {"kB": 1000, "MB": 1000**2, "GB": 1000**3, "": 1}
+WHERE_FROM = "An ensemble in a run folder uses the run's data and model; any other needs --config or --set."
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand of `pfge`.
+
+    Attributes:
+        name: The word after `pfge`.
+        summary: One line for the list of commands.
+        description: Text at the top of the command's own help.
+        add_arguments: Function that adds the command's arguments to its parser.
+        run: Function that runs the command with the parsed arguments and returns the exit code.
+    """
+
+    name: str
+    summary: str
+    description: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def command(
+    summary: str, add_arguments: Callable[[argparse.ArgumentParser], None]
+) -> Callable[[Callable[[argparse.Namespace], int]], Command]:
+    """Make a command of the decorated function, with its name and its docstring as the description."""
+    return lambda run: Command(run.__name__, summary, run.__doc__ or "", add_arguments, run)
+
+
+def parse_bytes(text: str) -> int:
+    """Return the number of bytes in a text such as 700kB, 2MB or 1000."""
+    unit = next(unit for unit in UNITS if text.endswith(unit))
+    try:
+        return round(float(text.removesuffix(unit)) * UNITS[unit])
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 700kB or 2MB") from None
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, example: str = "data.root=/data") -> None:
@@ -68,9 +109,6 @@ def given_settings(options: argparse.Namespace) -> list[str]:
     download = ["data.download=true"] if options.download else []
     launcher = getattr(options, "launcher", None)
     return [*options.set, *download, *([f"engine.launcher={launcher}"] if launcher is not None else [])]
-
-
-RUNS = Path("runs")
 
 
 def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
@@ -199,9 +237,6 @@ def in_words(task: "Task", metrics: "Mapping[str, float]") -> str:
     )
 
 
-WHERE_FROM = "An ensemble in a run folder uses the run's data and model; any other needs --config or --set."
-
-
 def add_ensemble_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select an ensemble, its data and its model."""
     parser.add_argument("ensemble", type=Path, metavar="ENSEMBLE", help="a folder with a manifest.json")
@@ -210,6 +245,7 @@ def add_ensemble_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_setting_arguments(parser, "data.name=mnist")
     add_trust_argument(parser)
+    parser.description = f"{parser.description} {WHERE_FROM}"
 
 
 def members_in_words(ensemble: "Ensemble") -> str:
@@ -219,17 +255,38 @@ def members_in_words(ensemble: "Ensemble") -> str:
 
 
 def written_file(options: argparse.Namespace, name: str) -> Path:
-    """Return the file that a command writes: --out, or one of that name in the ensemble's folder.
+    """Return the file that a command writes: --out, or the file called `name` in the ensemble's folder.
 
     Raises:
-        ValueError: --out cannot be written, which is said before the long work starts.
+        InvalidValueError: --out cannot be written. Raised before the long work starts.
     """
-    out: Path = options.out or options.ensemble / name
-    if options.out and (out.is_dir() or not out.parent.is_dir()):
+    if not options.out:
+        return Path(options.ensemble / name)
+    require_writable_file(options.out, "--out")
+    return Path(options.out)
+
+
+def require_writable_file(file: Path, argument: str) -> None:
+    """Refuse a path that is a folder, or in a folder that does not exist.
+
+    Raises:
+        InvalidValueError: The path cannot be written as a file.
+    """
+    if file.is_dir() or not file.parent.is_dir():
         raise InvalidValueError(
-            f"--out must be a file in a folder that exists, got {out}; make the folder, or give another file"
+            f"{argument} must be a file in a folder that exists, got {file}; make the folder, or give "
+            "another file"
         )
-    return out
+
+
+def require_other_folder(options: argparse.Namespace) -> None:
+    """Refuse to write a copy of an ensemble over the ensemble.
+
+    Raises:
+        InvalidValueError: OUT and ENSEMBLE are the same folder.
+    """
+    if options.ensemble.resolve() == options.out.resolve():
+        raise InvalidValueError(f"OUT and ENSEMBLE must be different folders, got {options.out} for both")
 
 
 def is_in_run(ensemble: Path) -> bool:

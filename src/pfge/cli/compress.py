@@ -1,4 +1,4 @@
-"""`pfge compress`: store an ensemble in fewer bytes."""
+"""Make a saved ensemble smaller, cheaper or better: compress, cascade, views."""
 
 import argparse
 import warnings
@@ -8,35 +8,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pfge.cli.arguments import (
-    WHERE_FROM,
     add_ensemble_arguments,
+    command,
+    in_words,
     is_in_run,
+    load_saved_ensemble,
     members_in_words,
     open_session_of,
+    parse_bytes,
+    require_other_folder,
+    written_file,
 )
 from pfge.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pfge.cascade import Cascade
     from pfge.compression.compress import Quality, Target
     from pfge.ensemble import Ensemble
+    from pfge.lab.data import DataPart
     from pfge.lab.session import Session
     from pfge.packed import PackSettings
+    from pfge.reports.tables.ensembles import MeasuredWay
+
 
 NO_GROUP = "none"
-UNITS = {"kB": 1000, "MB": 1000**2, "GB": 1000**3, "": 1}
 
 
-HELP = "store an ensemble's members as one base and a few bits each"
-DESCRIPTION = f"""
-Write a compressed copy of a saved ensemble; Ensemble.load opens it like any other. --budget chooses how
-each tensor is stored by the error that each byte removes; --max-kl and --max-nll-increase choose it by
-predictions on validation data. Given --base-bits, --group or --small-bits, only the bits of members are
-chosen. Only --max-kl, --max-nll-increase, --refresh and --distil need the data. {WHERE_FROM}
-"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
+def _add_compress_arguments(parser: argparse.ArgumentParser) -> None:
     add_ensemble_arguments(parser)
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for the compressed copy")
     parser.add_argument(
@@ -94,15 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_bytes(text: str) -> int:
-    """Return the number of bytes in a text such as 700kB, 2MB or 1000."""
-    unit = next(unit for unit in UNITS if text.endswith(unit))
-    try:
-        return round(float(text.removesuffix(unit)) * UNITS[unit])
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 700kB or 2MB") from None
-
-
 def parse_group(text: str) -> int | str:
     """Return how many numbers share a step, or "none" for one step per output channel."""
     try:
@@ -113,8 +104,15 @@ def parse_group(text: str) -> int | str:
         ) from None
 
 
-def run(options: argparse.Namespace) -> int:
-    """Compress, write, and print the size and the loss of quality."""
+@command("store an ensemble's members as one base and a few bits each", _add_compress_arguments)
+def compress(options: argparse.Namespace) -> int:
+    """Write a compressed copy of a saved ensemble; Ensemble.load opens it like any other.
+
+    --budget chooses how each tensor is stored by the error that each byte removes; --max-kl and
+    --max-nll-increase choose it by predictions on validation data. With --base-bits, --group or --small-bits,
+    only the bits of members are chosen. Only --max-kl, --max-nll-increase, --refresh and --distil need the
+    data.
+    """
     from functools import partial
 
     from torch import nn
@@ -124,9 +122,8 @@ def run(options: argparse.Namespace) -> int:
     from pfge.storage.ensemble_folder import prepare_for_overwrite
 
     out: Path = options.out
-    if options.ensemble.resolve() == out.resolve():
-        raise InvalidValueError(f"OUT and ENSEMBLE must be different folders, got {out} for both")
-    target, settings = _target(options), _settings(options)
+    require_other_folder(options)
+    target, settings = _target(options), _pack_settings(options)
     place = out.resolve()  # the current folder, ".", has no name
     checkpoint = place.with_name(place.name + ".distil.checkpoint")
     if options.distil is not None and options.distil < 1:
@@ -188,7 +185,7 @@ def _target(options: argparse.Namespace) -> "Target":
     return Bits() if options.delta_bits is None else Bits(options.delta_bits)
 
 
-def _settings(options: argparse.Namespace) -> "PackSettings | None":
+def _pack_settings(options: argparse.Namespace) -> "PackSettings | None":
     """Return how members are packed, if any of it is given; else it is chosen."""
     from pfge.compression import PackSettings
 
@@ -248,3 +245,197 @@ def _describe_loss(session: "Session", ensemble: "Ensemble", compressed: "Ensemb
         f"On {len(data):,} validation examples: KL {quality.kl:.6f} from the original's "
         f"predictions, NLL {quality.nll_increase:+.6f}"
     )
+
+
+def _add_cascade_arguments(parser: argparse.ArgumentParser) -> None:
+    add_ensemble_arguments(parser)
+    parser.add_argument(
+        "--max-accuracy-loss",
+        type=float,
+        default=0.001,
+        metavar="SHARE",
+        help="largest share of validation examples that all members classify correctly and the cascade does "
+        "not (default: 0.001)",
+    )
+    parser.add_argument(
+        "--max-nll-increase",
+        type=float,
+        metavar="X",
+        help="largest increase of the NLL over that of all members, on validation data",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file (default: ENSEMBLE/cascade.json)")
+
+
+@command("evaluate fewer members: stop where the prediction is confident", _add_cascade_arguments)
+def cascade(options: argparse.Namespace) -> int:
+    """Fit on validation data how confident a prediction must be to stop.
+
+    Write the cascade for `pfge predict --cascade`, and print its quality, members and time on the test set.
+    """
+    from pfge.calibration import UNSCALED, fit_temperature, log_probabilities
+    from pfge.cascade import bind_to, fit_to_answers, require_a_loss
+    from pfge.cli.tables import print_cascade
+
+    losses = {
+        "max_accuracy_loss": options.max_accuracy_loss,
+        "max_nll_increase": options.max_nll_increase,
+    }
+    require_a_loss(**losses)  # before any prediction
+    out = written_file(options, "cascade.json")
+    session = open_session_of(options)
+    session.require_one_class("a cascade")
+    validation, test = session.validation_for("fitting a cascade"), session.splits.test
+    ensemble = load_saved_ensemble(session, options.ensemble)
+    answers, _ = _predict_each(session, ensemble, validation, "validation data")
+    targets = validation.labels.cpu()
+    cascade = bind_to(fit_to_answers(answers, targets, ensemble.temperatures, **losses), ensemble)
+    is_calibrated = ensemble.temperatures != UNSCALED
+    own = 1.0
+    if is_calibrated:  # so is the one member, at the temperature that it has alone
+        own = fit_temperature(log_probabilities(answers[cascade.order[0]]), targets).value
+    session.engine.on_rank_zero(lambda: cascade.save(out))
+    answers, seconds = _predict_each(session, ensemble, test, "test data")
+    if session.engine.is_first:
+        print_cascade(
+            _measure_ways(cascade, ensemble, answers, test.labels.cpu(), seconds, own),
+            session.task,
+            f"{ensemble.method or 'ensemble'}, {len(ensemble)} members: test set, {len(test):,} examples",
+            calibrated=is_calibrated,
+        )
+        print(f"{_describe_cascade(cascade)}: {out}")
+    return 0
+
+
+def _predict_each(
+    session: "Session", ensemble: "Ensemble", data: "DataPart", name: str
+) -> "tuple[Tensor, list[float]]":
+    """Return the probabilities of each member, [K, N, C], and the seconds that they took."""
+    from time import perf_counter
+
+    import torch
+
+    answers, seconds = [], []
+    with session.reporter.task(f"members on {name}", len(ensemble)) as advance:
+        start = perf_counter()
+        for done, member in enumerate(ensemble.predict_each(session.in_batches(data)), 1):
+            answers.append(member.cpu())
+            seconds.append(perf_counter() - start)
+            advance(done, "")
+            start = perf_counter()
+    return torch.stack(answers), seconds
+
+
+def _measure_ways(
+    cascade: "Cascade",
+    ensemble: "Ensemble",
+    answers: "Tensor",
+    labels: "Tensor",
+    seconds: list[float],
+    own: float,
+) -> "list[MeasuredWay]":
+    """Return the scores and cost of one member, the cascade and all members.
+
+    Args:
+        cascade: The fitted cascade.
+        ensemble: Its ensemble.
+        answers: The members' probabilities, [K, N, C].
+        labels: The true classes, [N].
+        seconds: The time that each member took.
+        own: The temperature of the one member alone.
+    """
+    from pfge.calibration import Temperatures
+    from pfge.cascade import NEVER, Cascade
+    from pfge.metrics.scores import score_examples
+    from pfge.reports.tables.ensembles import MeasuredWay
+
+    first = cascade.order[0]
+    ways = {
+        "one member": Cascade((0,), NEVER).replay(answers[first : first + 1], Temperatures(own)),
+        "cascade": cascade.replay(answers, ensemble.temperatures),
+        "all members": Cascade(cascade.order, NEVER).replay(answers, ensemble.temperatures),
+    }
+    return [
+        MeasuredWay(
+            name,
+            found.evaluated.double().mean().item(),
+            int(found.evaluated.max()),
+            score_examples(found.probabilities, labels),
+            sum(
+                (found.evaluated >= place).double().mean().item() * seconds[member]
+                for place, member in enumerate(cascade.order, 1)
+            ),
+        )
+        for name, found in ways.items()
+    ]
+
+
+def _describe_cascade(cascade: "Cascade") -> str:
+    """Describe in words when a cascade stops."""
+    order = "Members are evaluated in the order " + ", ".join(map(str, cascade.order))
+    if not cascade.thresholds:
+        return order
+    first, last = (f"{threshold:.4f}" for threshold in (cascade.thresholds[0], cascade.thresholds[-1]))
+    falling = f", falling to {last}" if last != first else ""
+    agreeing = " and all agree" if cascade.rule == "agreement" else ""
+    return f"{order}, until the confidence is at least {first}{falling}{agreeing}"
+
+
+def _add_views_arguments(parser: argparse.ArgumentParser) -> None:
+    add_ensemble_arguments(parser)
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder for the copy")
+    parser.add_argument(
+        "--count",
+        type=int,
+        default=4,
+        metavar="N",
+        help="how many views at the most, that of the picture as it is included (default: 4)",
+    )
+
+
+@command("write a copy of an ensemble that sees each picture in several views", _add_views_arguments)
+def views(options: argparse.Namespace) -> int:
+    """Write a copy of a saved ensemble for test-time augmentation.
+
+    Every member predicts each image as it is, shifted and mirrored, as in training (data.crop_padding,
+    data.flip), and the predictions are averaged. This takes forward passes, not memory. If there is
+    validation data, a temperature is fitted on it. The other commands use the copy like any ensemble.
+    """
+    from pfge.lab.evaluation.passes import views_in
+    from pfge.storage.ensemble_folder import prepare_for_overwrite
+
+    out: Path = options.out
+    require_other_folder(options)
+    if options.count < 2:
+        raise InvalidValueError(
+            f"--count must be at least 2, as a single view is the picture, got {options.count}"
+        )
+    prepare_for_overwrite(out)  # before any long work
+    session = open_session_of(options)
+    session.require_one_class("a mean over views")
+    views = views_in(session, options.count, "a mean over views")
+    if len(views) < 2:
+        raise InvalidValueError(
+            "views are those of training, so data.crop_padding must be above 0 or data.flip true, got 0 and "
+            "false; set one, for example by --set data.flip=true"
+        )
+    plain = session.load_ensemble(options.ensemble)
+    seen = plain.in_views(views)
+    data = session.splits.validation
+    if len(data):
+        seen = seen.calibrated(session.in_batches(data))
+    if not session.engine.is_first:
+        return 0
+    seen.save(out)
+    if not len(data):
+        print(
+            f"{out}: {len(views)} views of each picture; without validation data, no temperature was fitted"
+        )
+        return 0
+    print(f"{out}: {len(views)} views of each picture, temperature {seen.temperatures.pooled:.3f}")
+    # Both at a temperature, so that the difference is that of the views alone.
+    at_temperature = plain.calibrated(session.in_batches(data))
+    print(f"On {len(data):,} validation examples, each at its own temperature:")
+    for name, ensemble in (("pictures as they are", at_temperature), ("in views", seen)):
+        metrics = session.task.summarize(ensemble.evaluate(session.in_batches(data)))
+        print(f"  {name}: {in_words(session.task, metrics)}")
+    return 0

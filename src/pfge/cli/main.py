@@ -9,57 +9,37 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
-from types import ModuleType
 from typing import NoReturn, TextIO
 
 import pfge
-from pfge.cli import (
-    average,
-    cascade,
-    compare,
-    compress,
-    connect,
-    diagnose,
-    evaluate,
-    export,
-    formats,
-    landscape,
-    plan,
-    pool,
-    predict,
-    pretrain,
-    report,
-    status,
-    table,
-    verify,
-    views,
-)
-from pfge.cli.missing_extra import find_extra
+from pfge.cli import checkpoints, compare, compress, deploy, measure, report
 from pfge.errors import PfgeError
 from pfge.reports.printable import printable, short_message
 
-# Each is a module with HELP, DESCRIPTION, add_arguments and run, named as its command.
 COMMANDS = (
-    plan,
-    compare,
-    pretrain,
-    status,
-    evaluate,
-    table,
-    report,
-    diagnose,
-    connect,
-    landscape,
-    compress,
-    cascade,
-    formats,
-    views,
-    export,
-    predict,
-    average,
-    pool,
-    verify,
+    compare.plan,
+    compare.compare,
+    compare.pretrain,
+    compare.status,
+    measure.evaluate,
+    report.table,
+    report.report,
+    measure.diagnose,
+    measure.connect,
+    measure.landscape,
+    compress.compress,
+    compress.cascade,
+    measure.formats,
+    compress.views,
+    deploy.export,
+    deploy.predict,
+    checkpoints.average,
+    checkpoints.pool,
+    checkpoints.verify,
 )
+"""All commands, in the order of the help."""
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
+"""Packages that are installed under another name, which cannot be looked up while they are missing."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
-        subparser = commands.add_parser(_name(command), help=command.HELP, description=command.DESCRIPTION)
+        subparser = commands.add_parser(command.name, help=command.summary, description=command.description)
         command.add_arguments(subparser)
         flags = {a.dest: a.option_strings[-1] for a in subparser._actions if a.option_strings}
         subparser.set_defaults(run=command.run, prog=subparser.prog, flags=flags)
@@ -176,7 +156,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if found := re.search(r"argument COMMAND: invalid choice: '(.*)' \(choose from", message):
-            names = [_name(command) for command in COMMANDS]
+            names = [command.name for command in COMMANDS]
             near = get_close_matches(found[1], names, n=1)
             meant = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
             message = f"there is no command {found[1]!r}; {meant}"
@@ -214,10 +194,6 @@ def _has_lost_a_process(error: Exception) -> bool:
     return isinstance(error, distributed.DistError) or "gloo" in str(error)
 
 
-def _name(command: ModuleType) -> str:
-    return command.__name__.rpartition(".")[2]
-
-
 def _show_warning(
     message: Warning | str,
     category: type[Warning],  # noqa: ARG001
@@ -227,3 +203,35 @@ def _show_warning(
     line: str | None = None,  # noqa: ARG001
 ) -> None:
     print(f"pfge: warning: {short_message(str(message))}", file=file or sys.stderr)
+
+
+def find_extra(module: str, requirements: Sequence[str] | None = None) -> str | None:
+    """Return the extra that installs a module; None if pfge has no such extra.
+
+    Args:
+        module: Name of the module, such as `PIL.Image`.
+        requirements: Requirements in the form of package metadata; those of the installed pfge if None.
+
+    >>> find_extra("PIL.Image", ['torch>=2.6', 'pillow>=10; extra == "lab"'])
+    'lab'
+    """
+    package = module.partition(".")[0]
+    wanted = _normalized(DISTRIBUTIONS.get(package, package))
+    for requirement in _installed_requirements() if requirements is None else requirements:
+        found = re.match(r"""([\w.-]+).*\bextra == ["']([\w.-]+)["']""", requirement)
+        if found and _normalized(found[1]) == wanted:
+            return found[2]
+    return None
+
+
+def _installed_requirements() -> Sequence[str]:
+    from importlib import metadata  # takes longer to import than all other modules of the help
+
+    try:
+        return metadata.requires("pfge") or ()
+    except metadata.PackageNotFoundError:  # a source tree that was never installed
+        return ()
+
+
+def _normalized(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()

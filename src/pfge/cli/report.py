@@ -1,29 +1,66 @@
-"""`pfge report`: show runs as one page, as tables for a paper, or as figures."""
+"""Show the results of runs as tables, a page or figures: table, report."""
 
 import argparse
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pfge.cli.arguments import command
 from pfge.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from pfge.reports.run import Run
     from pfge.reports.tables.table import Table
 
+
+def _add_table_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument(
+        "--part", choices=("test", "validation"), default="test", help="part of the data (default: test)"
+    )
+
+
+@command("print the results of a run as Markdown", _add_table_arguments)
+def table(options: argparse.Namespace) -> int:
+    """Print the tables of a run, finished or not, with the command and machine of the run."""
+    import warnings
+
+    from pfge.reports.contents import comparison_tables
+    from pfge.reports.run import Run
+    from pfge.reports.tables.table import to_markdown
+    from pfge.storage.files import StorageError
+
+    found = Run(options.folder)
+    for problem in found.left_out:
+        warnings.warn(problem, stacklevel=2)
+    rows = [row for row in found.results if options.part in row.metrics]
+    if not rows:
+        path = found.folder.path
+        raise StorageError(f"{path} has no {options.part} results yet; run pfge compare --out {path}")
+    for table in comparison_tables(found.folder, rows, found.formats, options.part, found.margins):
+        print(f"{to_markdown(table)}\n")
+    seeds = sorted({row.seed for row in rows})
+    print(f"{options.part} set, seeds {', '.join(map(str, seeds))}{_describe_machine(found.environment)}")
+    return 0
+
+
+def _describe_machine(environment: dict[str, Any]) -> str:
+    """Return the command and the machine, as far as they are known."""
+    shown = {"command": "; `{}`", "torch": "; torch {}", "threads": ", {} threads", "processor": ", {}"}
+    known = {
+        key: str(value).replace("`", "'")
+        for key, value in environment.items()
+        if isinstance(value, str | int)
+    }
+    return "".join(form.format(known[key]) for key, form in shown.items() if key in known)
+
+
 FORMATS = ("html", "markdown", "latex", "csv")
 LIST = ""
 """The value of `--table` without a name."""
 
-HELP = "make a page of one or more runs, or tables and figures for a paper"
-DESCRIPTION = """
-Make one self-contained HTML page of runs, finished or not, from their results alone; or print their tables,
-or draw their figures.
-"""
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
+def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="a run folder")
     parser.add_argument(
         "--format", choices=FORMATS, default="html", help="html for a page (default); others print tables"
@@ -51,8 +88,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
-    """Make the page, tables or figures, and print their files."""
+@command("make a page of one or more runs, or tables and figures for a paper", _add_report_arguments)
+def report(options: argparse.Namespace) -> int:
+    """Make one self-contained HTML page of runs, finished or not, from their results alone.
+
+    Or print their tables, or draw their figures.
+    """
     import warnings
 
     from pfge.reports.page import make_page
