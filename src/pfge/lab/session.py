@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -289,8 +289,6 @@ class Session:
     engine: Engine
     splits: Splits
     reporter: Reporter
-    written: dict[Path, Ensemble] = field(default_factory=dict)
-    """Ensembles that this process has written and not measured yet, by their folder."""
 
     @classmethod
     def set_up(

@@ -43,14 +43,9 @@ def save_collected(
         return
     raw = session.make_ensemble(collector.members(), method=str(collector), iterations=collector.iterations)
     if store.iterations and not is_starred(row):
-        # Written and checked as they were made: their folder only takes its final name.
+        # The members were written as they were made: their folder only takes its final name.
         session.engine.wait_for_all()  # the folder is not moved before all have opened it
         session.engine.on_rank_zero(lambda: store.save(raw.record))
-        if session.engine.is_first:  # it wrote the files itself, and need not read them to check them
-            about = {"method": raw.method, "iterations": raw.iterations}
-            session.written[session.folder.ensemble(seed, row)] = session.make_ensemble(
-                store.members(), **about
-            )
         return
     if is_starred(row):
         raw = raw.last(min(setting.members, len(raw)))
@@ -67,14 +62,8 @@ def record_collected(session: Session, seed: int, setting: TrainingPlan, row: st
 
 
 def saved_ensemble(session: Session, seed: int, row: str) -> Ensemble:
-    """Return the saved ensemble of a row.
-
-    Temperatures that were fitted and saved since are left out: a comparison measures what a method gives.
-    """
-    path = session.folder.ensemble(seed, row)
-    if (written := session.written.pop(path, None)) is not None:
-        return written
-    return session.load_ensemble(path).uncalibrated()
+    """Read the ensemble of a row, without temperatures that a user may have fitted and saved since."""
+    return session.load_ensemble(session.folder.ensemble(seed, row)).uncalibrated()
 
 
 def is_saved(session: Session, seed: int, method: str) -> bool:
