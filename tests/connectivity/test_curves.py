@@ -224,7 +224,7 @@ def test_fewer_bends_than_none_are_refused() -> None:
 
 
 def test_a_curve_over_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="a curve needs one floating-point tensor that is trained, got none"):
+    with pytest.raises(ValueError, match="a curve needs a trained floating-point tensor"):
         Bezier({"n": torch.tensor(1)}, {"n": torch.tensor(2)})
 
 

@@ -469,7 +469,8 @@ def test_a_model_of_another_architecture_is_refused() -> None:
 def test_a_curve_over_buffers_is_refused_with_the_remedy() -> None:
     curve = Bezier(view_weights(make_mlp(0)), view_weights(make_mlp(1)))
     assert refused(curve, make_mlp()) == (
-        "a curve must be over what its model trains, but 1.running_mean is on it and not trained; "
+        "a curve must have exactly the trained tensors of its model, but 1.running_mean is on it and not "
+        "trained; "
         "construct the curve with trained=trained_names(model)"
     )
 

@@ -184,7 +184,7 @@ def refused(*arguments: Any, **options: Any) -> str:
 
 def test_one_point_is_no_trace() -> None:
     message = refused(line(), Point(), ring_loss, 1)
-    assert message == "points must be at least 2, the ends, got 1"
+    assert message == "points must be at least 2 (the ends), got 1"
 
 
 @pytest.mark.parametrize("bad", [nan, inf])
@@ -230,5 +230,5 @@ def test_inputs_that_can_be_read_only_once_are_refused() -> None:
 
 
 def test_a_quantity_that_was_not_evaluated_is_refused() -> None:
-    with pytest.raises(ValueError, match="a trace has what was evaluated, train_loss, got 'test_loss'"):
+    with pytest.raises(ValueError, match="a trace has the quantities train_loss, got 'test_loss'"):
         mode_connectivity(trace_of(1.0, 2.0), "test_loss")

@@ -1,4 +1,4 @@
-"""Curves in weight space between two points: Bezier curves and polygonal chains."""
+"""Curves between two points of weight space, and planes through three."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 def use_with_weights(model: nn.Module, weights: Weights, action: Callable[[nn.Module], Result]) -> Result:
-    """Return what an action makes of a model that has other weights as long as the action lasts.
+    """Run an action on a model that holds other weights meanwhile, and return its result.
 
     The model's own tensors are not written.
 
@@ -34,7 +34,7 @@ def use_with_weights(model: nn.Module, weights: Weights, action: Callable[[nn.Mo
         model: The model.
         weights: All its parameters and persistent buffers by canonical name. The action may write into
             them; gradients reach them. Best in the model's own memory order, else they are copied into it.
-        action: Takes the model.
+        action: Function of the model.
     """
     module = unwrap(model)
     tensors: Weights = {}
@@ -84,7 +84,7 @@ class Curve(ABC):
     Args:
         start: The weights at t = 0; copied.
         end: The weights at t = 1; copied.
-        bends: How many points pull the curve.
+        bends: Number of points that pull the curve.
         trained: Names of the tensors that are on the curve, as `trained_names(model)` gives them; None
             is every floating-point tensor, which is right for a model without buffers and frozen parts.
 
@@ -113,10 +113,12 @@ class Curve(ABC):
         self, start: Weights, end: Weights, bends: int = 1, *, trained: Collection[str] | None = None
     ):
         if bends < 0:
-            raise InvalidValueError(f"bends must be at least 0, got {bends}")
+            raise InvalidValueError(f"bends must be at least 0, got {bends}; 0 is the straight line")
         require_same_layout(start, end, "the start", "the end")
         if trained is not None and (strangers := sorted(set(trained) - start.keys())):
-            raise InvalidValueError(f"trained must name tensors of the ends, got {strangers[0]!r}")
+            raise InvalidValueError(
+                f"trained must name tensors of the ends, got {strangers[0]!r}; use trained_names(model)"
+            )
         # clone keeps the memory order, on which the speed of a model depends
         self.start = {name: tensor.detach().clone() for name, tensor in start.items()}
         self.end = {name: tensor.detach().clone() for name, tensor in end.items()}
@@ -126,7 +128,9 @@ class Curve(ABC):
             if is_averaged(tensor) and (trained is None or name in trained)
         ]
         if not self.names:
-            raise InvalidValueError("a curve needs one floating-point tensor that is trained, got none")
+            raise InvalidValueError(
+                "a curve needs a trained floating-point tensor, and these ends have none; check trained="
+            )
         on_curve = set(self.names)
         self._untrained = [
             {name: tensor for name, tensor in weights.items() if name not in on_curve}
@@ -146,7 +150,7 @@ class Curve(ABC):
 
     @abstractmethod
     def coefficients(self, t: float) -> list[float]:
-        """Return what the start, each bend and the end count at t; their sum is 1."""
+        """Return the coefficients of the start, each bend and the end at t; their sum is 1."""
 
     def at(self, t: float) -> Weights:
         """Return the point at t: the start at 0 and the end at 1, both bit for bit."""
@@ -169,7 +173,7 @@ class Curve(ABC):
         }
 
     def untrained_at(self, t: float) -> Weights:
-        """Return the tensors that are not on the curve: those of the nearer end themselves."""
+        """Return the tensors that are not on the curve: the nearer end's own, not copies."""
         return self._untrained[t > 0.5]
 
     def parameters(self) -> list[Tensor]:
@@ -264,3 +268,85 @@ def require_on_curve(t: float) -> None:
     """Raise a ValueError unless t is from 0 to 1."""
     if not 0 <= t <= 1:
         raise InvalidValueError(f"t must be from 0 (the start) to 1 (the end), got {t}")
+
+
+class Plane:
+    """The plane through three points, the first at (0, 0) and the second on the first axis.
+
+    The axes are orthonormal (Gram-Schmidt): with u = w_2 - w_1 and v = w_3 - w_1,
+
+        e_1 = u / |u|,    e_2 = (v - (v . e_1) e_1) / |v - (v . e_1) e_1|
+
+    so that distances on the plane are those in weight space.
+
+    Args:
+        points: Three points that are not on one line.
+        trained: Names of the tensors that count, as `trained_names(model)` gives them; None is every
+            floating-point tensor. Others are those of the first point, on the whole plane.
+
+    References:
+        Garipov et al., "Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs", NeurIPS 2018.
+
+    Example:
+        >>> import torch
+        >>> from pfge.connectivity import Plane
+        >>> points = [{"w": torch.tensor(w)} for w in ([1.0, 0.0, 0.0], [3.0, 0.0, 0.0], [2.0, 1.0, 0.0])]
+        >>> plane = Plane(tuple(points))
+        >>> [plane.coordinates(point) for point in points]
+        [(0.0, 0.0), (2.0, 0.0), (1.0, 1.0)]
+        >>> plane.at(1.0, 1.0)
+        {'w': tensor([2., 1., 0.])}
+        >>> plane.distance({"w": torch.tensor([2.0, 1.0, 5.0])})
+        5.0
+    """
+
+    def __init__(self, points: tuple[Weights, Weights, Weights], *, trained: Collection[str] | None = None):
+        origin, second, third = points
+        for number, point in ((2, second), (3, third)):
+            require_same_layout(origin, point, "point 1", f"point {number}")
+        self._origin = origin
+        self.names = [n for n, t in origin.items() if is_averaged(t) and (trained is None or n in trained)]
+        along = self._from_origin(second)
+        width = along.norm()
+        self._first = along / width
+        across = self._from_origin(third)
+        aside = across - (across @ self._first) * self._first
+        height = aside.norm()
+        if not (width > 0 and height > 1e-6 * across.norm()):
+            raise InvalidValueError(
+                "a plane needs three points that are not on one line, and these three are; choose other "
+                "members"
+            )
+        self._second = aside / height
+
+    def __repr__(self) -> str:
+        return f"Plane(({', '.join(3 * [describe_weights(self._origin)])}))"
+
+    def coordinates(self, weights: Weights) -> tuple[float, float]:
+        """Return the coordinates of a point, or of its projection if it is not on the plane."""
+        difference = self._from_origin(weights)
+        return (difference @ self._first).item(), (difference @ self._second).item()
+
+    def distance(self, weights: Weights) -> float:
+        """Return the distance of a point from the plane."""
+        difference = self._from_origin(weights)
+        x, y = self.coordinates(weights)
+        return float((difference - x * self._first - y * self._second).norm())
+
+    def at(self, x: float, y: float) -> Weights:
+        """Return the weights at coordinates."""
+        flat = x * self._first + y * self._second
+        point = dict(self._origin)
+        start = 0
+        for name in self.names:
+            tensor = self._origin[name]
+            offset = flat[start : start + tensor.numel()].view(tensor.shape)
+            point[name] = (tensor.double() + offset.to(tensor.device)).to(tensor.dtype)
+            start += tensor.numel()
+        return point
+
+    def _from_origin(self, weights: Weights) -> Tensor:
+        """Return the difference from the first point, as one float64 vector."""
+        return torch.cat(
+            [(weights[n].double() - self._origin[n].double()).flatten() for n in self.names]
+        ).cpu()

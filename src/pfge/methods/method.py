@@ -1,4 +1,4 @@
-"""The definition of a method, and the settings that methods share."""
+"""The definition of a method, and the training plan that methods share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ Variant = Literal["paper", "reference"]
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What all methods of a comparison have in common, in iterations.
+    """The settings that all methods of a comparison share; lengths are in iterations.
 
     Args:
         iterations: Updates that each method may spend (the paper's n).
         cycle: Iterations in a cycle of the learning rate (c).
         period: Iterations between two members of PFGE (P).
         low: The smallest learning rate (alpha1).
-        high: The largest (alpha2).
+        high: The largest learning rate (alpha2).
         variant: "paper" collects at multiples of the cycle, where its rate is lowest; "reference" at
             mid-cycle, as the authors' program does, one iteration before its rate is lowest.
         average_start: Whether a start point counts in its average; None is the variant's choice.
         clear_momentum: Whether PFGE restarts with a new optimizer.
-        ema_decay: The share of the old mean that EMA keeps at each iteration.
-        tail: The share of an annealing, at its end, that Star and Cosine average.
+        ema_decay: Fraction of the old mean that EMA keeps at each iteration.
+        tail: Fraction of an annealing, at its end, that Star and Cosine average.
     """
 
     iterations: int
@@ -44,12 +44,12 @@ class TrainingPlan:
 
     @property
     def phase(self) -> int:
-        """Where in a cycle weights are taken."""
+        """The position in a cycle at which weights are collected."""
         return 0 if self.variant == "paper" else self.cycle // 2
 
     @property
     def members(self) -> int:
-        """How many members PFGE makes."""
+        """The number of members that PFGE makes."""
         return self.iterations // self.period
 
     @property
@@ -77,32 +77,32 @@ class Method:
     """One way to make an ensemble.
 
     Args:
-        name: In configs, tables and folders: ASCII letters, digits and underscores.
-        description: What it does, in one line.
-        source: Where it was published.
+        name: Its name in configs, tables and folders: ASCII letters, digits and underscores.
+        description: One line about what it does.
+        source: The publication.
         path: Origin of its weights. "shared": its collector only watches, at the rates of
             `TrainingPlan.schedule`, so one trajectory serves all such methods. "own": its collector steers,
             or it has other rates. "trainings": each member has a training of its own, as w0 has. "start": w0
             with dropout left on; nothing is trained or saved. "augmented": the one model of another method,
             `base`, on images that are shifted and mirrored; nothing is trained or saved.
-        collector: Returns a new collector for a setting, a seed (for methods that sample) and a store (for
-            members that are made one by one). Methods of a shared or own path have one.
+        collector: Returns a new collector from a plan, a seed (for methods that sample) and a store (for
+            members that are made one by one). Required for a shared or own path.
         schedule: Returns the learning rate of its path.
-        members: How many members its path gives: "one", a mean; one each "cycle"; or one each "period".
-            None if they are not points of a path.
+        members: The members of its path: "one", a mean; one each "cycle"; or one each "period". None if they
+            are not points of a path.
         periods_are_independent: Whether every period starts from w0 with a new optimizer, so that each can be
             trained by a process of its own.
         averages: Whether it keeps a running mean of weights while it trains.
-        base: The method whose one model it uses.
+        base: Name of the method whose one model it uses.
         starred: Whether its last members, as many as the reference has, have a row of their own (`FGE*`).
-        least_cycles: How many cycles an experiment must have at the least.
-        default: Whether a comparison has it unless the config says otherwise.
-        reference: Whether the others are compared with it. One method is.
+        least_cycles: The smallest number of cycles of an experiment.
+        default: Whether a comparison runs it unless the config names its methods.
+        reference: Whether the others are compared with it, which only one method can be.
         curves: Whether `pfge connect` fits curves from each member to the next.
         far_apart: Whether its members differ too much to be stored as small differences from a base.
-        plan: What `pfge plan` does with it: it is "listed", where `members` says where its members are taken;
-            or also "recommended", as it had the lowest NLL at a temperature among listed methods with as many
-            forward passes, each at its own rate, in docs/mnist1d.md. None if neither.
+        plan: "listed" if `pfge plan` lists it, which needs `members`; "recommended" if it may also choose it,
+            because it had the lowest NLL at a temperature among listed methods with as many forward passes,
+            each at its own rate, in docs/mnist1d.md. None if neither.
 
     Raises:
         ValueError: The name cannot be one, or the path does not go with the collector.
@@ -134,15 +134,15 @@ class Method:
             )
         if (self.collector is not None) != (self.path in ("shared", "own")):
             raise InvalidValueError(
-                f"a method has a collector if its path is 'shared' or 'own', and none otherwise, got path = "
-                f"{self.path!r} and collector = {self.collector!r} for {self.name}"
+                f"a method needs a collector if its path is 'shared' or 'own', and must not have one "
+                f"otherwise, got path={self.path!r} and collector={self.collector!r} for {self.name}"
             )
 
     @property
     def saved(self) -> bool:
-        """Whether its ensemble is saved: not if the one model of another row is used otherwise."""
+        """Whether its ensemble is saved: False if it only uses the one model of another row."""
         return self.path not in ("start", "augmented")
 
-    def forks(self, setting: TrainingPlan) -> bool:
-        """Return whether its path is the shared one up to its first restart: it steers, at the same rates."""
-        return self.path == "own" and self.schedule(setting) == setting.schedule()
+    def forks(self, plan: TrainingPlan) -> bool:
+        """Return whether its path is the shared one up to its first restart."""
+        return self.path == "own" and self.schedule(plan) == plan.schedule()

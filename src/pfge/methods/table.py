@@ -1,5 +1,6 @@
-"""The table of methods. An entry is all that configs, comparisons, tables and figures need of a method."""
+"""The table of methods, and the names of the rows that results have of them."""
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -10,17 +11,17 @@ from pfge.methods.method import Method, TrainingPlan
 from pfge.schedules import CosineRestarts, Schedule
 
 
-def _points(setting: TrainingPlan) -> int:
+def _points(plan: TrainingPlan) -> int:
     """Return how many members FGE has: SWAG has as many samples, so that both take the same memory."""
-    return max((setting.iterations - (setting.phase or setting.cycle)) // setting.cycle + 1, 1)
+    return max((plan.iterations - (plan.phase or plan.cycle)) // plan.cycle + 1, 1)
 
 
-def _anneal_periods(setting: TrainingPlan) -> Schedule:
-    return CosineRestarts(setting.period, setting.low, setting.high)
+def _anneal_periods(plan: TrainingPlan) -> Schedule:
+    return CosineRestarts(plan.period, plan.low, plan.high)
 
 
-def _average_tails(setting: TrainingPlan, period: int, store: Store | str | Path | None) -> Star:
-    return Star(period, tail=setting.tail_of(period), store=store)
+def _average_tails(plan: TrainingPlan, period: int, store: Store | str | Path | None) -> Star:
+    return Star(period, tail=plan.tail_of(period), store=store)
 
 
 # Kinds of methods, with what their entries share.
@@ -34,8 +35,8 @@ _ENTRIES = (
         "SWA",
         description="One model: the mean of the weights at the end of every cycle.",
         source="Izmailov et al., Averaging Weights Leads to Wider Optima and Better Generalization, UAI 2018",
-        collector=lambda setting, _seed, _store: SWA(
-            setting.cycle, phase=setting.phase, average_start=setting.averages_start
+        collector=lambda plan, _seed, _store: SWA(
+            plan.cycle, phase=plan.phase, average_start=plan.averages_start
         ),
         members="one",
         averages=True,
@@ -46,7 +47,7 @@ _ENTRIES = (
         "EMA",
         description="One model: an exponential moving average of the weights.",
         source="Tarvainen and Valpola, Mean Teachers Are Better Role Models, NIPS 2017",
-        collector=lambda setting, _seed, _store: EMA(setting.ema_decay),
+        collector=lambda plan, _seed, _store: EMA(plan.ema_decay),
         members="one",
         averages=True,
     ),
@@ -54,7 +55,7 @@ _ENTRIES = (
         "FGE",
         description="The weights at the end of every cycle, each as a member.",
         source="Garipov et al., Loss Surfaces, Mode Connectivity, and Fast Ensembling of DNNs, NeurIPS 2018",
-        collector=lambda setting, _seed, store: FGE(setting.cycle, phase=setting.phase, store=store),
+        collector=lambda plan, _seed, store: FGE(plan.cycle, phase=plan.phase, store=store),
         members="cycle",
         starred=True,
         default=True,
@@ -65,8 +66,8 @@ _ENTRIES = (
         "SWAG",
         description="Samples of a Gaussian that is fitted to the weights at the end of every cycle.",
         source="Maddox et al., A Simple Baseline for Bayesian Uncertainty in Deep Learning, NeurIPS 2019",
-        collector=lambda setting, seed, _store: SWAG(
-            setting.cycle, phase=setting.phase, samples=_points(setting), seed=seed
+        collector=lambda plan, seed, _store: SWAG(
+            plan.cycle, phase=plan.phase, samples=_points(plan), seed=seed
         ),
         starred=True,
         least_cycles=2,  # a variance needs two points
@@ -76,13 +77,13 @@ _ENTRIES = (
         "PFGE",
         description="SWA once a period; each mean is a member, and the next period starts from it.",
         source="Guo, Jin and Liu, PFGE: Parsimonious Fast Geometric Ensembling of DNNs, ICIC 2023",
-        collector=lambda setting, _seed, store: PFGE(
-            setting.cycle,
-            setting.period,
-            phase=setting.phase,
-            average_start=setting.averages_start,
-            clear_momentum=setting.clear_momentum,
-            cycles_restart=setting.variant == "paper",
+        collector=lambda plan, _seed, store: PFGE(
+            plan.cycle,
+            plan.period,
+            phase=plan.phase,
+            average_start=plan.averages_start,
+            clear_momentum=plan.clear_momentum,
+            cycles_restart=plan.variant == "paper",
             store=store,
         ),
         members="period",
@@ -96,13 +97,13 @@ _ENTRIES = (
         "Snapshot",
         description="The weights at the end of every period, over which the rate is annealed once.",
         source="Huang et al., Snapshot Ensembles: Train 1, Get M for Free, ICLR 2017",
-        collector=lambda setting, _seed, store: FGE(setting.period, store=store),
+        collector=lambda plan, _seed, store: FGE(plan.period, store=store),
     ),
     _annealed(
         "Star",
         description="Every period starts from w0 and is annealed once; the mean of its tail is a member.",
         source="Sadrtdinov et al., To Stay or Not to Stay in the Pre-train Basin, NeurIPS 2023",
-        collector=lambda setting, _seed, store: _average_tails(setting, setting.period, store),
+        collector=lambda plan, _seed, store: _average_tails(plan, plan.period, store),
         periods_are_independent=True,
         averages=True,
         far_apart=True,
@@ -112,8 +113,8 @@ _ENTRIES = (
         "Cosine",
         description="One model: the rate is annealed once over all iterations, and the tail is averaged.",
         source="Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, ICLR 2017",
-        collector=lambda setting, _seed, store: _average_tails(setting, setting.iterations, store),
-        schedule=lambda setting: CosineRestarts(setting.iterations, setting.low, setting.high),
+        collector=lambda plan, _seed, store: _average_tails(plan, plan.iterations, store),
+        schedule=lambda plan: CosineRestarts(plan.iterations, plan.low, plan.high),
         members="one",
         averages=True,
     ),
@@ -153,7 +154,7 @@ def register(method: Method) -> None:
     ...     description="FGE with a member every second cycle.",
     ...     source="",
     ...     path="shared",
-    ...     collector=lambda setting, seed, store: FGE(2 * setting.cycle, store=store),
+    ...     collector=lambda plan, seed, store: FGE(2 * plan.cycle, store=store),
     ... )
     >>> register(sparse)
     >>> METHODS["Sparse"] is sparse
@@ -165,13 +166,13 @@ def register(method: Method) -> None:
     """
     if method.name.lower() in map(str.lower, METHODS):  # a file system may not tell the two apart
         raise InvalidValueError(
-            f"a method's name must differ from {', '.join(METHODS)}, not only in upper and lower case, got "
+            f"a method's name must differ from {', '.join(METHODS)} in more than upper and lower case, got "
             f"{method.name!r}; choose another"
         )
     if method.reference and any(other.reference for other in METHODS.values()):
         raise InvalidValueError(
-            f"one method is the reference, which is {find_reference().name}, got {method.name} as another; "
-            "leave reference out"
+            f"only one method can be the reference, which is {find_reference().name}, got {method.name} as a "
+            "second one; leave out reference=True"
         )
     METHODS[method.name] = method
 
@@ -187,26 +188,78 @@ def reference_first(methods: list[Method]) -> list[Method]:
 
 
 def make_collector(
-    name: str, setting: TrainingPlan, *, seed: int = 0, store: Store | str | Path | None = None
+    name: str, plan: TrainingPlan, *, seed: int = 0, store: Store | str | Path | None = None
 ) -> Collector:
     """Return the collector of a method.
 
     Args:
         name: A method of a shared or own path.
-        setting: What the methods share.
-        seed: For methods that sample.
-        store: A folder for the members of methods that make them one by one.
+        plan: The settings that all methods share.
+        seed: Seed for methods that sample.
+        store: Folder for members that are made one by one.
     """
     method = METHODS.get(name)
     if method is None or method.collector is None:
         known = [method.name for method in METHODS.values() if method.collector]
-        raise InvalidValueError(
-            f"there is no method {name!r} with a collector; choose from {', '.join(known)}"
-        )
-    return method.collector(setting, seed, store)
+        raise InvalidValueError(f"{name!r} is not a method with a collector; choose from {', '.join(known)}")
+    return method.collector(plan, seed, store)
 
 
 for _method in _ENTRIES:
     register(_method)
 DEFAULT_METHODS = tuple(method.name for method in _ENTRIES if method.default)
-"""Those of the paper: what a comparison has unless its config says otherwise."""
+"""Methods of the paper, which a comparison runs unless its config names others."""
+
+START = "w0"
+"""The row of the start weights, which is there without being asked for."""
+_STAR = "*"
+
+
+def starred(name: str) -> str:
+    """Return the row of the last members of a method.
+
+    >>> starred("FGE")
+    'FGE*'
+    """
+    return name + _STAR
+
+
+def is_starred(row: str) -> bool:
+    """Return whether a row is of the last members of a method."""
+    return row.endswith(_STAR)
+
+
+def base_of(row: str) -> str:
+    """Return the name of the method that a row belongs to.
+
+    >>> base_of("FGE*"), base_of("FGE")
+    ('FGE', 'FGE')
+    """
+    return row.removesuffix(_STAR)
+
+
+def method_of(row: str) -> Method | None:
+    """Return the method that a row belongs to; None for w0 and for unknown rows."""
+    return METHODS.get(base_of(row))
+
+
+def known_rows() -> list[str]:
+    """Return the rows that a config can ask for, in the order of tables."""
+    return [
+        row
+        for method in METHODS.values()
+        for row in ((method.name, starred(method.name)) if method.starred else (method.name,))
+    ]
+
+
+def row_order(rows: Iterable[str]) -> list[str]:
+    """Return rows in the order of tables: w0, those of the table of methods, then others in their own."""
+    found = list(rows)
+    known = [START, *known_rows()]
+    return [row for row in known if row in found] + [row for row in found if row not in known]
+
+
+def schedule_of(row: str, plan: TrainingPlan) -> Schedule:
+    """Return the learning rate that a row's members were made with; the shared one for unknown rows."""
+    method = method_of(row)
+    return method.schedule(plan) if method else plan.schedule()

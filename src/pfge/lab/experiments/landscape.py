@@ -5,8 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from pfge.connectivity.curves import Bezier
-from pfge.connectivity.plane import Plane
+from pfge.connectivity.curves import Bezier, Plane
 from pfge.lab.config.settings import ConfigError
 from pfge.lab.data import DataPart, take
 from pfge.lab.evaluation.evaluate import evaluate_on

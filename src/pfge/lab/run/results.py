@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from filelock import lock_descriptor
 
-from pfge.connectivity.tracing import CurveTrace
+from pfge.connectivity.fitting import CurveTrace
 from pfge.lab.config.settings import ConnectSettings
 from pfge.lab.config.typed import (
     FieldError,

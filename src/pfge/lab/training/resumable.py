@@ -12,8 +12,7 @@ from torch.optim import SGD
 
 from pfge.collectors import Collector, Restart
 from pfge.connectivity.curves import Curve
-from pfge.connectivity.fitting import fit_curve
-from pfge.connectivity.tracing import CurveTrace, trace_curve
+from pfge.connectivity.fitting import CurveTrace, fit_curve, trace_curve
 from pfge.errors import InvalidValueError
 from pfge.forward import call_model
 from pfge.lab.data import Batch, TrainingBatches, take

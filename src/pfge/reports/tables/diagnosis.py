@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import isclose
 
-from pfge.connectivity.tracing import mode_connectivity
+from pfge.connectivity.fitting import mode_connectivity
 from pfge.lab.config.settings import MarginSettings
 from pfge.lab.run.results import AdjacentMembers, Change, ConnectivityRow, Diagnosis, Gains
 from pfge.reports.statistics import Estimate, by_method

@@ -7,7 +7,7 @@ from importlib.resources import files
 from statistics import fmean
 from typing import Any
 
-from pfge.connectivity.tracing import mode_connectivity
+from pfge.connectivity.fitting import mode_connectivity
 from pfge.lab.config.settings import Experiment
 from pfge.lab.run.results import ComparisonRow, ConnectivityRow
 from pfge.methods import row_order
