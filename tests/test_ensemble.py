@@ -445,7 +445,7 @@ def test_a_temperature_that_cannot_be_is_refused(temperature: float) -> None:
 
 
 def test_temperatures_are_as_many_as_members() -> None:
-    with pytest.raises(ValueError, match="each of 3 members has a temperature, got 2 of them"):
+    with pytest.raises(ValueError, match="temperatures must have 3 entries, one per member, got 2"):
         Ensemble(make_members(), make_mlp, temperatures=Temperatures(members=(1.0, 1.0)))
 
 
@@ -556,7 +556,7 @@ def test_a_factory_that_returns_nothing_is_named() -> None:
 
 
 def test_what_has_no_batches_is_refused() -> None:
-    with pytest.raises(TypeError, match="a list of batches or a DataLoader, got int; pass what a loop"):
+    with pytest.raises(TypeError, match="a list of batches or a DataLoader, got int; pass an iterable"):
         Ensemble(make_members(), make_mlp).predict_batches(3)  # type: ignore[arg-type]
 
 
@@ -701,7 +701,7 @@ def test_how_to_pool_is_not_fitted_where_no_temperature_is(by: CalibrateBy) -> N
 
 
 def test_each_member_has_a_weight_or_none_has() -> None:
-    with pytest.raises(ValueError, match="each of 3 members has a weight, got 2 of them"):
+    with pytest.raises(ValueError, match="weights must have 3 entries, one per member, got 2"):
         Ensemble(make_members(), make_mlp, temperatures=Temperatures(weights=(0.5, 0.5)))
 
 
@@ -850,7 +850,7 @@ def test_evaluating_needs_batches_with_targets(batches: list[Any], message: str)
 @pytest.mark.parametrize("count", [11, 13])
 def test_calibrating_needs_a_target_for_each_example(count: int) -> None:
     targets = torch.zeros(count, dtype=torch.long)
-    with pytest.raises(ValueError, match=rf"each of 12 examples has a target, got targets \[{count}\]"):
+    with pytest.raises(ValueError, match=rf"one entry for each of 12 examples, got shape \[{count}\]"):
         CASES["rows"].ensemble().calibrated([(ROWS, targets)])
 
 

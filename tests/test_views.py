@@ -144,8 +144,8 @@ def test_a_task_without_one_class_is_refused(task: Task) -> None:
     ("entry", "message"),
     [
         ([], "has an invalid `views`: expected the lists `views` and `border`"),
-        ({"views": [], "border": [0.0]}, "views must be at least one, got none"),
-        ({"views": [{"down": 0.5}], "border": [0.0]}, "two whole numbers and whether it is mirrored, got"),
+        ({"views": [], "border": [0.0]}, "views must have at least one entry"),
+        ({"views": [{"down": 0.5}], "border": [0.0]}, "two integers and a bool, got"),
         ({"views": [{"up": 1}], "border": [0.0]}, "has an invalid `views`: "),
         ({"views": [3], "border": [0.0]}, "has an invalid `views`: "),
         ({"views": [{}], "border": ["black"]}, "border must be finite numbers, got"),
@@ -189,7 +189,7 @@ def test_the_model_is_called_by_a_function_of_the_users_own() -> None:
     ],
 )
 def test_what_is_no_picture_is_refused(batch: object, got: str) -> None:
-    with pytest.raises(ValueError, match=rf"views are of pictures \[N, C, H, W\], got .*{got}"):
+    with pytest.raises(ValueError, match=rf"views need images \[N, C, H, W\], got .*{got}"):
         VIEWS.call(call_model, make_model(), batch)
 
 
@@ -199,14 +199,14 @@ def test_a_border_of_other_channels_is_refused() -> None:
 
 
 def test_masks_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"one class for each picture.* got torch.float32 \[5, 3, 2, 2\]"):
+    with pytest.raises(ValueError, match=r"one class for each image.* got torch.float32 \[5, 3, 2, 2\]"):
         VIEWS.call(call_model, nn.Conv2d(2, 3, 3), X)
 
 
 def test_views_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="views must be at least one, got none"):
+    with pytest.raises(ValueError, match="views must have at least one entry"):
         Views(())
-    with pytest.raises(ValueError, match="must leave a part of pictures of 4 x 4 pixels"):
+    with pytest.raises(ValueError, match="must shift images of 4 x 4 pixels by less than their size"):
         View(right=-4).of(X)
     for count, shift in ((0, 1), (1, -1)):
         with pytest.raises(

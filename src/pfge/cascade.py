@@ -40,7 +40,7 @@ class CascadePrediction:
 
 @dataclass(frozen=True)
 class Cascade:
-    """Which members answer, and when an example stops: once the mean probabilities so far are sure.
+    """An order of members, and the confidence from which an example needs no more of them.
 
     The first member answers every example. With the probabilities q_1, ..., q_k of the members so far and
     their mean p_k, an example stops after k members where max(p_k) >= threshold, and p_k is its prediction.
@@ -48,14 +48,15 @@ class Cascade:
     the ensemble.
 
     Args:
-        order: The members, in the order in which they answer.
-        threshold: The confidence, the largest of the mean probabilities, from which an example is sure; or
-            one after each member but the last, after which every example stops.
-        rule: "confidence" for that alone; "agreement" if all members so far must also name one class.
-        members: `Ensemble.digest` of the ensemble that it was fitted to, so that others are refused; any of
-            as many members if None.
-        temperatures: A digest of the temperatures that it was fitted at, so that an ensemble which was
-            calibrated again is refused; any if None.
+        order: The numbers of the members, in the order in which they answer.
+        threshold: The confidence from which an example stops; the confidence is the largest of the mean
+            probabilities. A sequence has one threshold after each member but the last.
+        rule: "confidence" for the threshold alone; "agreement" if all members so far must also name the same
+            class.
+        members: `Ensemble.digest` of the ensemble that the cascade was fitted to; other ensembles are
+            refused. None accepts any ensemble of as many members.
+        temperatures: Digest of the temperatures that the cascade was fitted at; an ensemble that was
+            calibrated again is refused. None accepts any.
 
     References:
         Wang et al., "Wisdom of Committees: An Overlooked Approach To Faster and More Accurate Models",
@@ -84,7 +85,7 @@ class Cascade:
 
     def __post_init__(self) -> None:
         if not self.order or sorted(self.order) != list(range(len(self.order))):
-            raise InvalidValueError(f"order must name each member, from 0 on, once, got {list(self.order)}")
+            raise InvalidValueError(f"order must have each number from 0 on once, got {list(self.order)}")
         if len(self.thresholds) != len(self.order) - 1:
             raise InvalidValueError(
                 f"threshold must be one number, or {len(self.order) - 1} for {len(self.order)} members, got "
@@ -113,14 +114,15 @@ class Cascade:
         """Return the prediction for a data set, which is read once; unsure examples are kept in memory.
 
         Args:
-            ensemble: With as many members as `order` names.
+            ensemble: An ensemble of as many members as `order` has.
             batches: Tensors, or tuples, lists or dicts of tensors, with examples along the first dimension.
-            targets: As of `Ensemble.predict_batches`.
+            targets: Where batches have their targets, as for `Ensemble.evaluate`.
         """
         require_classification(ensemble.task, "a cascade")
         if len(ensemble) != len(self.order):
             raise InvalidValueError(
-                f"this cascade is of {len(self.order)} members, got {len(ensemble)} of them"
+                f"this cascade was fitted to {len(self.order)} members, got an ensemble of {len(ensemble)}; "
+                "fit a cascade to this ensemble"
             )
         require_fitted_to(ensemble, self.members, self.temperatures)
         stopped: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -149,11 +151,11 @@ class Cascade:
         return CascadePrediction(probabilities[order], asked_of[order])
 
     def replay(self, answers: Tensor, temperatures: Temperatures = UNSCALED) -> CascadePrediction:
-        """Return the prediction where every member answered every example already.
+        """Return the prediction, given the answers of every member to every example.
 
         Args:
             answers: The members' probabilities, [K, N, C], at temperatures of their own if they have any.
-            temperatures: Of the mean, and the weights of members.
+            temperatures: The temperature of the mean and the weights of the members.
         """
         pool, votes = MemberPool(Classification(), temperatures), answers.argmax(dim=2)
         probabilities, asked = torch.zeros_like(answers[0]), torch.zeros_like(votes[0])
@@ -254,7 +256,7 @@ def _select(batch: Any, chosen: Tensor) -> Any:
             return pack_padded_sequence(
                 padded[chosen.to(padded.device)], of_chosen, batch_first=True, enforce_sorted=is_sorted
             )
-        case Mapping():  # those of transformers are no dicts
+        case Mapping():  # a batch of transformers is not a dict
             return {name: _select(value, chosen) for name, value in batch.items()}
         case tuple() if hasattr(batch, "_fields"):
             return type(batch)(*(_select(value, chosen) for value in batch))
@@ -275,29 +277,30 @@ def fit_cascade(
     max_accuracy_loss: float | None = None,
     max_nll_increase: float | None = None,
 ) -> Cascade:
-    """Return the cascade that evaluates the fewest members on validation data and loses no more than stated.
+    """Return the cascade that evaluates the fewest members on validation data within the given losses.
 
-    Three orders are tried, as they are, the last first, and the best first, each with both rules and one
-    threshold for all members. Then the threshold may fall, evenly from the first member to the last: two
-    numbers, because one of its own for each member would fit the luck of the validation data. A cascade that
-    evaluates all members loses nothing, so there always is one.
+    Three orders are tried: the ensemble's, its reverse, and the best members first, each with both rules and
+    one threshold for all members. Then the threshold may fall evenly from the first member to the last. That
+    takes two numbers; one for each member would overfit the validation data. A cascade that evaluates all
+    members loses nothing, so a result always exists.
 
     Args:
-        ensemble: Whose members answer.
+        ensemble: The ensemble whose members answer.
         batches: Validation data, inputs and classes, read once for each member.
-        targets: Where batches other than pairs and dicts with `labels` have the classes, as of
+        targets: Where batches other than pairs and dicts with `labels` have the classes, as for
             `Ensemble.evaluate`.
-        max_accuracy_loss: The share of examples that all members together get right and the cascade does
-            not; 0.001 is 0.1 points. Those that only the cascade gets right make up for none of them:
-            on other data that luck would be gone.
-        max_nll_increase: Above the negative log-likelihood of all members, up to rounding (1e-6 nats).
+        max_accuracy_loss: The largest fraction of examples that all members together get right and the
+            cascade does not; 0.001 is 0.1 points. Examples that only the cascade gets right do not make up
+            for them, because that may be luck.
+        max_nll_increase: The largest increase of the negative log-likelihood over that of all members, up to
+            rounding (1e-6 nats).
 
     References:
         Wang et al., "Wisdom of Committees: An Overlooked Approach To Faster and More Accurate Models",
         ICLR 2022.
 
     Example:
-        Three examples, whose numbers are the inputs. The first member is right about all and least sure of
+        Three examples; the inputs are their numbers. The first member is right about all and least sure of
         the last, so it is enough on its own.
 
         >>> import torch, pfge
@@ -331,7 +334,7 @@ def fit_cascade(
 
 
 def bind_to(cascade: Cascade, ensemble: Ensemble) -> Cascade:
-    """Return a cascade with the digests of the ensemble that it was fitted to, so that others are refused."""
+    """Return a cascade that refuses other ensembles than the one that it was fitted to."""
     temperatures = temperatures_digest(ensemble.temperatures, len(ensemble))
     return replace(cascade, members=ensemble.digest, temperatures=temperatures)
 
@@ -344,7 +347,7 @@ def fit_to_answers(
     max_accuracy_loss: float | None = None,
     max_nll_increase: float | None = None,
 ) -> Cascade:
-    """Return what `fit_cascade` does, from probabilities [K, N, C] that the members gave already."""
+    """Do what `fit_cascade` does, given the members' probabilities [K, N, C]."""
     require_a_loss(max_accuracy_loss, max_nll_increase)
     members = len(answers)
     orders = [_Stages(order, answers, targets, temperatures) for order in _orders(answers, targets)]
@@ -377,10 +380,10 @@ def fit_to_answers(
 
 
 def require_a_loss(max_accuracy_loss: float | None, max_nll_increase: float | None) -> None:
-    """Raise a ValueError unless there is a loss that a cascade can be fitted to."""
+    """Raise a ValueError unless at least one loss is given and none is negative."""
     if max_accuracy_loss is None and max_nll_increase is None:
         raise InvalidValueError(
-            "a cascade is fitted to a loss; pass max_accuracy_loss, max_nll_increase or both"
+            "a cascade needs a largest loss; pass max_accuracy_loss, max_nll_increase or both"
         )
     for name, most in (("max_accuracy_loss", max_accuracy_loss), ("max_nll_increase", max_nll_increase)):
         if most is not None and not most >= 0:
@@ -394,7 +397,7 @@ def _orders(answers: Tensor, targets: Tensor) -> list[list[int]]:
 
 
 def even_places(length: int, count: int) -> Tensor:
-    """Return so many indices of a tensor, from the first to the last, evenly spread."""
+    """Return evenly spaced indices of a tensor, from the first to the last."""
     # Float32 would round the last one beyond the end of more than 2^24 numbers.
     return torch.linspace(0, length - 1, count, dtype=torch.float64).long()
 
@@ -414,10 +417,10 @@ class _Stages:
         self._agreed = (votes == votes[0]).cummin(dim=0).values
 
     def confidences(self, count: int) -> list[float]:
-        """Return so many confidences that occur, evenly spread, the lowest first.
+        """Return evenly spaced confidences that occur, the lowest first.
 
-        They are lower by what rounding may change, so that an example stops on any machine if its confidence
-        is a threshold.
+        They are lower by the size of rounding errors. An example whose confidence is a threshold therefore
+        stops on any machine.
         """
         found = self._confidence.flatten().sort().values
         return sorted(set((found[even_places(len(found), count)] - ROUNDING).tolist()))
@@ -431,7 +434,7 @@ class _Stages:
 
 
 def temperatures_digest(temperatures: Temperatures, members: int) -> str:
-    """Return SHA-256 of the numbers that so many members are calibrated and pooled by."""
+    """Return SHA-256 of the temperatures and weights of a number of members."""
     calibrations = [temperatures.pooled, *map(temperatures.of_member, range(members))]
     # As floats, because 2 and 2.0 are one temperature.
     numbers = [one if isinstance(one, tuple) else float(one) for one in calibrations]

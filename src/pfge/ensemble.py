@@ -1,4 +1,4 @@
-"""Members as one predictor: their predictions pooled as the task says, calibrated if it was asked for."""
+"""Members as one predictor: their predictions are pooled by the task, and calibrated on request."""
 
 import hashlib
 import warnings
@@ -53,11 +53,11 @@ from pfge.weights import (
 )
 
 CHUNK_BYTES = 1 << 25
-"""Of batches and one member's predictions for them, which are in memory while an ensemble is evaluated."""
+"""Size of the batches, and of one member's predictions for them, that evaluating keeps in memory."""
 
 
 class Ensemble:
-    """Member weights and how to build the module that they go into.
+    """Predicts with several members: their weights, and a function that builds the module for them.
 
     With logits z_k of each of K members, it predicts the mean of their probabilities:
 
@@ -66,19 +66,20 @@ class Ensemble:
     Whatever the number of members, one module is resident: each member is copied into it in turn.
 
     Args:
-        members: The weights of each member; a list, or a sequence that reads them when asked.
-        build_model: Returns a module of the members' architecture. A model in use, as `lambda: model` returns
-            it, is copied, and stays as it is. To notice that, the function is called twice at first.
-        task: What the module's outputs mean: how they become predictions, and how these are pooled and
-            calibrated. The default takes logits [N, C] and predicts probabilities.
+        members: The weights of each member: a list, or a sequence that reads them when they are needed.
+        build_model: Returns a module of the members' architecture. If it returns a model in use, as
+            `lambda: model` does, the model is copied and stays as it is. To notice that, the first use calls
+            the function twice.
+        task: Defines how outputs become predictions, and how these are pooled and calibrated. The default
+            expects logits [N, C] and predicts probabilities.
         method: How the members were made, for the manifest.
         model: How the module is built, for the manifest; the name of `build_model` if None.
         iterations: The iteration of each member, for the manifest.
-        forward: Calls the module on a batch that is no tensor, dict or pair, and returns what the task
-            takes. Classifiers return logits; if yours returns probabilities, let `forward` return their
-            logarithm, as softmax(log p) = p.
-        temperatures: What each member's logits are divided by, and those of the mean, and how much each
-            member counts; see `calibrated`.
+        forward: Calls the module on a batch other than a tensor, a dict or a pair, and returns the outputs
+            that the task expects. Classifiers return logits; if yours returns probabilities, let `forward`
+            return their logarithm, as softmax(log p) = p.
+        temperatures: Temperatures of the members and of their mean, and the members' weights; see
+            `calibrated`.
         input_spec: How to use the ensemble without its training data: class names, mean, std, input shape.
         views: Views of each image in which every member predicts it, for test-time augmentation; None for the
             image alone.
@@ -178,7 +179,7 @@ class Ensemble:
         Args:
             collector: With the members that it has so far.
             build_model: Returns a new module of the members' architecture.
-            options: As of the constructor, for example `model` or `forward`.
+            options: Arguments of the constructor, for example `model` or `forward`.
 
         Raises:
             ValueError: The collector has no members yet.
@@ -277,7 +278,7 @@ class Ensemble:
 
     @property
     def forward_in_views(self) -> Forward:
-        """What calls the module to predict: `forward`, for every view if there are any."""
+        """The function that calls the module to predict: `forward`, for every view if there are several."""
         return self._in_views(self.forward)
 
     def _in_views(self, forward: Forward) -> Forward:
@@ -363,19 +364,19 @@ class Ensemble:
     ) -> "Ensemble":
         """Fit the calibration on held-out data and return a calibrated copy.
 
-        For classes that is a temperature, which minimizes the negative log-likelihood. It is saved with the
-        ensemble and applied whenever it predicts. One that cannot be found, as when all examples are
-        predicted right, stays 1, with a warning. A few positions of each mask or text are kept, so that
-        batches may differ in length.
+        For classes, the calibration is the temperature that minimizes the negative log-likelihood. It is
+        saved with the ensemble and applied whenever the ensemble predicts. If no temperature is best, as when
+        all examples are predicted right, it stays 1, with a warning. Of each mask or text, a few positions
+        are used, so batches may differ in length.
 
         Args:
             batches: Inputs and targets, as for `evaluate`, that can be read again in the same order.
-            targets: As of `evaluate`.
+            targets: Where batches have their targets, as for `evaluate`.
             by: "pooled" fits one temperature for the mean of the members, "members" one for each member,
-                "shared" one that all members have and one for their mean (`fit_shared_temperature`), and
-                "weights" one for the mean and how much each member counts (`fit_pooling_weights`). The last
-                two need one class for each example, and are kept only if they lower the NLL on held-out
-                parts of these examples; if not, there is a warning, and only the mean has a temperature.
+                "shared" one for all members and one for their mean (`fit_shared_temperature`), and "weights"
+                one for the mean and the members' weights (`fit_pooling_weights`). The last two need one class
+                for each example. They are kept only if they lower the NLL on examples left out of the fit;
+                otherwise there is a warning, and only the mean has a temperature.
         """
         calibration = MemberCalibration(self.task, targets, by)
         members = self.uncalibrated().predict_each(batches, targets=targets, keep=calibration.keep)
@@ -400,9 +401,10 @@ class Ensemble:
         with BatchNorm predicts well only after this. Only the statistics are new memory.
 
         Args:
-            inputs: Batches that can be read once for each member.
-            forward: As in `refresh_batch_norm`.
-            across_processes: As in `refresh_batch_norm`.
+            inputs: Training batches, which are read once for each member.
+            forward: Calls the module on a batch; the ensemble's own if None.
+            across_processes: Whether every process reads its own share of the batches; see
+                `refresh_batch_norm`.
             on_member: Called with the number of members done.
             frozen: "keep" leaves BatchNorm layers alone that were in evaluation mode when collecting began,
                 and warns; an ensemble has that from its collector, and it is not saved. "refresh" and
@@ -443,11 +445,12 @@ class Ensemble:
     def predict_variance(self, x: Any) -> Tensor:
         """Return the variance over members of each entry of their predictions for one batch.
 
-        With predictions p_k of members that count w_k, and their mean p, it is the sum over k of
-        w_k (p_k - p)^2, where all w_k are 1 / K unless weights were fitted. One member is resident at a time.
+        With predictions p_k and weights w_k of the members, and their mean p, the variance is the sum over k
+        of w_k (p_k - p)^2, where all w_k are 1 / K unless weights were fitted. One member is resident at a
+        time.
 
         Args:
-            x: As for `predict`.
+            x: A batch, as for `predict`.
 
         Example:
             >>> import torch, pfge
@@ -467,7 +470,7 @@ class Ensemble:
 
         Args:
             batches: Batches that can be read again in the same order.
-            targets: As of `evaluate`, where batches have targets that the model does not take.
+            targets: Where batches have targets that must not reach the model, as for `evaluate`.
         """
         ((_, pool),) = self.pool(batches, targets=targets, chunk_bytes=None)
         return pool.result()
@@ -479,7 +482,7 @@ class Ensemble:
 
         Args:
             batches: Batches that can be read again in the same order.
-            targets: As in `predict_batches`.
+            targets: Where batches have their targets, as for `evaluate`.
             keep: Returns the part of a batch's predictions to keep, called as keep(predictions, batch, start)
                 with the number of the batch's first example; all of them if None.
         """
@@ -498,10 +501,9 @@ class Ensemble:
         Args:
             batches: Pairs of inputs and a tensor of targets, or dicts with `labels`.
             targets: Where other batches have their targets: an index, a key, or a function of the batch. The
-                model is called with all entries but the one of that index or key; a `forward` of your
-                own gets the whole batch. With `targets=2`, (x, mask, y) is scored against y, and the model is
-                called with x and mask.
-            chunk_bytes: As in `predict_chunks`.
+                model is called with all other entries; a `forward` of your own gets the whole batch. With
+                `targets=2`, (x, mask, y) is scored against y, and the model is called with x and mask.
+            chunk_bytes: Size of the batches and predictions in memory at a time; see `predict_chunks`.
 
         Raises:
             ValueError: A batch has three or more entries, and `targets` is None.
@@ -555,11 +557,12 @@ class Ensemble:
         score each member, or note how much they differ.
 
         Args:
-            batches: What the model takes. An iterator will do unless `chunk_bytes` is None.
-            targets: As in `evaluate`.
+            batches: Inputs, or inputs and targets. An iterator will do unless `chunk_bytes` is None.
+            targets: Where batches have their targets, as for `evaluate`.
             into: Returns a new accumulator for a batch; it needs a method `add(predictions)`.
-            chunk_bytes: As in `predict_chunks`. None treats the whole data set as one batch: it is read once
-                for each member, and the only result is `batches` with one accumulator.
+            chunk_bytes: Size of the batches and predictions in memory at a time; see `predict_chunks`. None
+                treats the whole data set as one batch: it is read once for each member, and the only result
+                is `batches` with one accumulator.
 
         Example:
             >>> import math, torch, pfge
@@ -594,10 +597,10 @@ class Ensemble:
         may differ in length. The members of a chunk must be read before the next chunk.
 
         Args:
-            batches: What the model takes; an iterator too.
-            targets: As of `predict_batches`.
+            batches: Inputs, or inputs and targets; an iterator will do.
+            targets: Where batches have their targets, as for `evaluate`.
             chunk_bytes: A chunk ends with the batch at which its batches and one member's predictions for
-                them take so many bytes.
+                them reach this size.
         """
         load = partial(self._predictor, targets=targets)
         return predict_in_chunks(load, self._numbers(), batches, chunk_bytes)
@@ -620,8 +623,8 @@ class Ensemble:
     def as_module(self, example: Any = None, *, form: Form | None = None) -> EnsembleModule:
         """Return the ensemble as one `nn.Module`, on its device, with all members in memory.
 
-        It predicts what `predict` does and can be compiled, exported, moved and served as any module. It is
-        called as the model is: with inputs by place or by name.
+        The module predicts what `predict` does, and can be compiled, exported, moved and served as any other.
+        Call it as you call the model, with positional or keyword inputs.
 
         Args:
             example: A batch, as for `predict`. With it, a loop over members and `torch.func.vmap` are both

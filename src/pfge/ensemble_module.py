@@ -25,24 +25,24 @@ ROUNDS = 5
 
 
 class EnsembleModule(nn.Module):
-    """Maps what the model takes to the ensemble's predictions; made by `Ensemble.as_module`.
+    """Maps the model's inputs to the ensemble's predictions; made by `Ensemble.as_module`.
 
-    The parameters and buffers have the model's names after `model.`, and all members' values along a new
-    first dimension; those that are the same in all members are held once. Packed members that stay packed are
-    buffers under `packed.` instead. Nothing requires gradients, and the members stay in evaluation mode.
+    Parameters and buffers have the model's names after `model.`, and hold all members' values along a new
+    first dimension, or one value if it is the same in all members. Members that stay packed are buffers under
+    `packed.` instead. Nothing requires gradients, and the members stay in evaluation mode.
 
     Args:
-        model: Of the members' architecture, which becomes a part of this module.
+        model: A module of the members' architecture, which becomes a part of this module.
         members: The weights of each member.
-        task: What the outputs mean.
-        forward: Calls the model on a batch, as of an ensemble.
-        temperatures: Of the members and of their mean.
-        form: How members are evaluated: in a "loop", all at once by "vmap", or in a loop that unpacks one
-            member at a time, "packed". An exported graph has the loop.
+        task: The ensemble's task.
+        forward: Calls the model on a batch, like an ensemble's `forward`.
+        temperatures: Temperatures and weights of the members, and the temperature of their mean.
+        form: How members are evaluated: one after another ("loop"), all at once ("vmap"), or one after
+            another, each unpacked for its turn ("packed"). An exported graph has the loop.
 
     Attributes:
-        form: As given; "loop" and "vmap" may be exchanged at any time.
-        seconds: What a batch took in each form that was measured, the least of a few times.
+        form: How members are evaluated; you may exchange "loop" and "vmap" at any time.
+        seconds: The shortest time that a batch took in each form that was measured.
 
     Example:
         >>> import torch, pfge
@@ -79,7 +79,7 @@ class EnsembleModule(nn.Module):
         self._called = (Called(self.model, forward),)
         live = view_weights(self.model)
         names = {canonical_name(name): name for name in _tensors_of(self.model)}
-        # Before tensors are replaced, as those of packed members are no longer one tensor afterwards.
+        # Before tensors are replaced: a packed member's tied weights are separate tensors afterwards.
         self._places = _places_of(self.model)
         self._each: list[str] = []
         self._packed_names: list[str] = []
@@ -97,7 +97,7 @@ class EnsembleModule(nn.Module):
                 self._each += [names[name]] if differs else []
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Return the predictions for a batch, given as the model takes it."""
+        """Return the predictions for a batch; the arguments are the model's."""
         pool = MemberPool(self._task, self._temperatures)
         for number, outputs in enumerate(self._outputs(inputs, named)):
             self._check(outputs)
@@ -106,7 +106,7 @@ class EnsembleModule(nn.Module):
         return pool.result()
 
     def _check(self, outputs: Any) -> None:
-        """Refuse outputs of another kind, as an ensemble does; not where values are not known yet."""
+        """Refuse outputs of another kind, as an ensemble does, unless values are not known yet."""
         if torch.compiler.is_compiling() or self._outputs_checked:
             return
         if isinstance(outputs, Tensor) and outputs.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -125,7 +125,7 @@ class EnsembleModule(nn.Module):
 
     @torch.no_grad()
     def choose_form(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Take "loop" or "vmap", whichever predicts a batch faster on the device where this module is.
+        """Choose "loop" or "vmap", whichever predicts a batch faster on the module's device.
 
         A model that vmap cannot evaluate, or evaluates to other predictions, stays in the loop.
         """
@@ -147,12 +147,12 @@ class EnsembleModule(nn.Module):
         self.form = min(forms, key=self.seconds.__getitem__)
 
     def _outputs(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterable[Any]:
-        """Return what the model gives for a batch with the weights of each member."""
+        """Return the model's outputs for a batch with the weights of each member."""
         held = _tensors_of(self.model)
 
         def run(own: Weights) -> Any:
             weights = {f"model.{place}": own[name] for name in own for place in self._places[name]}
-            # All places of a tensor are named here; torch would not restore a module that has two names.
+            # With all names of a tied tensor, because torch would not restore a module that has two names.
             return functional_call(self._called[0], weights, inputs, named, tie_weights=False)
 
         if self.form == "packed":
@@ -174,7 +174,7 @@ class EnsembleModule(nn.Module):
 
 
 class Called(nn.Module):
-    """A model, called as an ensemble calls it: with a batch's tensors by place or by name."""
+    """A model, called as an ensemble calls it: with a batch's tensors as positional or keyword arguments."""
 
     def __init__(self, model: nn.Module, call: Callable[[nn.Module, Any], Any]):
         super().__init__()
@@ -247,12 +247,12 @@ class _PackedBuffers(nn.Module):
 
 
 def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters and buffers by the names that the module itself has for them."""
+    """Return the parameters and buffers by the module's own names."""
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
 def _places_of(model: nn.Module) -> dict[str, list[str]]:
-    """Return the names of all places where each tensor is, of which tied weights have several."""
+    """Return all names of each tensor; tied weights have several."""
     places: dict[int, list[str]] = {}
     for path, module in model.named_modules():
         for leaf, tensor in (module._parameters | module._buffers).items():
@@ -272,7 +272,7 @@ def _stack(members: Sequence[Weights], live: Weights) -> Weights:
 
 
 def _replace(model: nn.Module, name: str, tensor: Tensor | None) -> None:
-    """Put another tensor in the place of one, wherever it is; None leaves an empty one of its type."""
+    """Replace a tensor under all its names; None leaves an empty one of its type."""
     old = _tensors_of(model)[name]
     if tensor is not None and isinstance(old, nn.Parameter):
         tensor = nn.Parameter(tensor, requires_grad=False)

@@ -1,4 +1,4 @@
-"""Predictions and calibration of members, with one member in memory at a time."""
+"""Pools members' predictions and fits their calibration, with one member in memory at a time."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -148,11 +148,11 @@ def predict_in_chunks(
     """Yield a few batches at a time, and for these each member's predictions, a tensor for each batch.
 
     Args:
-        load: Puts the member of a number into the module.
-        numbers: Of the members.
-        batches: What the model takes, read once.
+        load: Puts the member with a given number into the module.
+        numbers: The numbers of the members.
+        batches: Batches of inputs, which are read once.
         chunk_bytes: A chunk ends with the batch at which its batches and one member's predictions for
-            them take so many bytes.
+            them reach this size.
     """
     _require_batches(batches)
     waiting = iter(batches)
@@ -179,7 +179,7 @@ def predict_in_chunks(
 
 
 def _require_batches(batches: object) -> None:
-    """Raise a TypeError unless these are batches; the rows or names of one batch would be read as several."""
+    """Refuse a single batch, whose rows or names would be read as batches, and other values."""
     if isinstance(batches, Tensor | Mapping | PackedSequence):
         raise InvalidTypeError(
             f"batches must be a list of batches or a DataLoader, got one {type(batches).__name__}; pass "
@@ -187,8 +187,8 @@ def _require_batches(batches: object) -> None:
         )
     if not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
         raise InvalidTypeError(
-            f"batches must be a list of batches or a DataLoader, got {type(batches).__name__}; pass what a "
-            "loop over batches reads"
+            f"batches must be a list of batches or a DataLoader, got {type(batches).__name__}; pass an "
+            "iterable of batches"
         )
 
 
@@ -206,7 +206,7 @@ def _put_together(parts: Sequence[Tensor]) -> Tensor:
     for part in parts[1:]:
         if part.shape[1:] != parts[0].shape[1:]:
             raise InvalidValueError(
-                f"batches must have predictions of one shape to be put together, got {list(parts[0].shape)} "
+                f"batches must have predictions of one shape to be concatenated, got {list(parts[0].shape)} "
                 f"and {list(part.shape)}; pad them to one length, predict batches one by one, or "
                 "score them with evaluate()"
             )
@@ -226,12 +226,12 @@ def _bytes_of(batch: Any) -> int:
 
 
 class MemberCalibration:
-    """Fits what `Ensemble.calibrated` says; of masks and texts, to a few positions of each.
+    """Fits the calibration that `Ensemble.calibrated` describes; to a few positions of each mask or text.
 
     Args:
-        task: Of the members.
-        targets: Where a batch has them, as of `Ensemble.evaluate`.
-        by: What is fitted.
+        task: The members' task.
+        targets: Where batches have their targets, as for `Ensemble.evaluate`.
+        by: The parameters to fit, as for `Ensemble.calibrated`.
     """
 
     def __init__(self, task: Task, targets: TargetsAt, by: CalibrateBy):
@@ -241,26 +241,27 @@ class MemberCalibration:
         self._targets: dict[int, Tensor] = {}
         if not task.has_calibration:
             raise InvalidValueError(
-                f"calibrating needs a task with a calibration, got {task}; leave it out, or pass a task that "
-                "has one, such as Regression()"
+                f"{task} has no calibration; use the ensemble without calibrated(), or pass a task that has "
+                "one, such as Regression()"
             )
         if self._is_pooling:
             require_classification(task, self._what)
 
     def keep(self, predictions: Tensor, batch: Any, start: int) -> Tensor:
-        """Return what of a batch's predictions it is fitted to; `start` is the first example's number."""
+        """Return the part of a batch's predictions to fit to; `start` is the number of its first example."""
         if self._is_pooling:
             require_one_class(predictions, self._what)
         targets = self._task.targets_of(batch, self._targets_at)
         if not targets.ndim or len(targets) != len(predictions):
             raise InvalidValueError(
-                f"each of {len(predictions)} examples has a target, got targets {list(targets.shape)}"
+                f"targets must have one entry for each of {len(predictions)} examples, got shape "
+                f"{list(targets.shape)}"
             )
         kept, self._targets[start] = self._task.calibration_sample(predictions, targets)
         return kept
 
     def fit(self, members: Iterable[Tensor]) -> Temperatures:
-        """Return what is found, given what was kept of each member."""
+        """Return the fitted calibration, given the kept predictions of each member."""
         if self._by == "members":
             return Temperatures(members=tuple(self._fit_one(member) for member in members))
         if self._is_pooling:
@@ -271,7 +272,7 @@ class MemberCalibration:
 
     @property
     def _is_pooling(self) -> bool:
-        """Whether more than temperatures by themselves is fitted: also how members are pooled."""
+        """Whether the way in which members are pooled is fitted too."""
         return self._by in ("shared", "weights")
 
     @property

@@ -1,4 +1,4 @@
-"""Test-time augmentation: several views of each picture, as it is, moved by some pixels, and mirrored.
+"""Test-time augmentation: several views of each image, unchanged, shifted by some pixels, and mirrored.
 
 Example:
     >>> from pfge.views import usual_views
@@ -26,16 +26,16 @@ from pfge.forward import has_entries
 __all__ = ["View", "Views", "usual_views"]
 
 MOST_VIEWS = 256
-"""Each is a forward pass of every member, and a manifest may come from a stranger."""
+"""Each view is a forward pass of every member, and a manifest may come from a stranger."""
 
 
 @dataclass(frozen=True)
 class View:
-    """How a picture is looked at: moved down and to the right by so many pixels, then mirrored.
+    """A view of an image: shifted down and to the right, then mirrored.
 
     Args:
-        down: Pixels; upwards if below 0.
-        right: Pixels; to the left if below 0.
+        down: Pixels to shift down, or up if negative.
+        right: Pixels to shift to the right, or to the left if negative.
         mirrored: Whether left and right are exchanged.
 
     Example:
@@ -54,28 +54,28 @@ class View:
     def __post_init__(self) -> None:
         if type(self.down) is not int or type(self.right) is not int or type(self.mirrored) is not bool:
             raise InvalidValueError(
-                f"a view must be two whole numbers and whether it is mirrored, got {self}"
+                f"a view must be two integers and a bool, got {self}; pass for example View(down=2, right=-1)"
             )
 
     def of(self, pictures: Tensor, border: Sequence[float] = (0.0,)) -> Tensor:
-        """Return pictures [N, C, H, W] as they are seen.
+        """Return this view of images [N, C, H, W].
 
         Args:
-            pictures: As the model takes them.
-            border: What moves in at the edges, for each channel, or one number for all.
+            pictures: Normalized images, as the model gets them.
+            border: The value that fills the edges, for each channel, or one value for all.
         """
         if not isinstance(pictures, Tensor) or pictures.ndim != 4 or not pictures.is_floating_point():
             raise InvalidValueError(
-                f"views are of pictures [N, C, H, W], got {_describe(pictures)}; leave them out"
+                f"views need images [N, C, H, W], got {_describe(pictures)}; use the ensemble without views"
             )
         _, channels, height, width = pictures.shape
         if len(border) not in (1, channels):
             raise InvalidValueError(
-                f"border must have one number, or one for each of {channels} channels, got {border}"
+                f"border must have one value, or one for each of {channels} channels, got {border}"
             )
         if abs(self.down) >= height or abs(self.right) >= width:
             raise InvalidValueError(
-                f"a view must leave a part of pictures of {height} x {width} pixels, got {self}"
+                f"a view must shift images of {height} x {width} pixels by less than their size, got {self}"
             )
         reach = max(abs(self.down), abs(self.right))
         if reach:
@@ -86,7 +86,7 @@ class View:
         return pictures.flip(3) if self.mirrored else pictures
 
     def of_batch(self, batch: Any, border: Sequence[float] = (0.0,)) -> Any:
-        """Return a batch as it is seen, of which the first entry, or all of it, is pictures."""
+        """Return this view of a batch, whose first entry, or all of it, is images."""
         if has_entries(batch):
             return (self.of_batch(batch[0], border), *batch[1:])
         return self.of(batch, border)
@@ -94,27 +94,26 @@ class View:
 
 @dataclass(frozen=True)
 class Views:
-    """Several views of each picture, in which every member of an `Ensemble` sees it.
+    """Several views of each image; every member of an `Ensemble` predicts them all.
 
-    A classifier f that sees a picture x in K views predicts
+    With K views v_k of an image x, a classifier f predicts
 
         p = (1 / K) * sum over k of softmax(f(v_k(x)))
 
-    So an ensemble of one model predicts what test-time augmentation does, and one of several members the mean
-    over all members and views. Views are saved with an ensemble, and exported files contain them.
+    So an ensemble of one model does test-time augmentation, and an ensemble of several members predicts the
+    mean over all members and views. Views are saved with an ensemble, and exported files contain them.
 
     Args:
-        views: As of `usual_views`; each is a forward pass.
-        border: What moves in at the edges, for each channel or for all: what black is after the
+        views: The views, for example those of `usual_views`; each is a forward pass.
+        border: The value that fills the edges, for each channel or for all: usually black after the
             normalization, (0 - mean) / std.
 
     References:
         Krizhevsky, Sutskever, Hinton, "ImageNet Classification with Deep Convolutional Neural Networks",
-        NIPS 2012, for means over crops and mirrored pictures.
+        NIPS 2012, for means over crops and mirrored images.
 
     Example:
-        A model that looks for the brighter side of a picture, and so is undecided between it and its mirror
-        image:
+        A model that looks for the brighter side of an image cannot decide between it and its mirror image:
 
         >>> import torch, pfge
         >>> from pfge.views import usual_views
@@ -132,7 +131,7 @@ class Views:
     def __post_init__(self) -> None:
         if not self.views:
             raise InvalidValueError(
-                "views must be at least one, got none; take usual_views(4, shift=2, mirror=True)"
+                "views must have at least one entry; use usual_views(4, shift=2, mirror=True)"
             )
         require_few_views(len(self.views))
         largest = sys.float_info.max  # whole numbers may be larger
@@ -150,7 +149,7 @@ class Views:
         Args:
             forward: Calls the model on a batch, and returns logits [N, C].
             model: The classifier.
-            batch: Of which the first entry, or all of it, is pictures [N, C, H, W].
+            batch: Images [N, C, H, W], or a tuple or list that begins with them.
         """
         answers = [_log_probabilities(forward(model, v.of_batch(batch, self.border))) for v in self.views]
         return torch.stack(answers).logsumexp(dim=0) - math.log(len(answers))
@@ -163,17 +162,17 @@ def require_few_views(count: int) -> None:
 
 
 def usual_views(count: int, *, shift: int, mirror: bool, border: Sequence[float] = (0.0,)) -> Views:
-    """Return different views; the first is the picture as it is.
+    """Return different views, beginning with the image itself.
 
-    There may be fewer than `count`: the picture as it is and moved up, down, left and right, each
-    mirrored or not.
+    The views are the image itself and shifted up, down, left and right, each mirrored or not, so there may be
+    fewer than `count`.
 
     Args:
-        count: How many at the most; each costs a forward pass.
-        shift: By how many pixels pictures are moved; half of what the crops of the training move them is
-            usual. 0 does not move them.
-        mirror: Whether to mirror them as well, as when the training did so.
-        border: As of `Views`.
+        count: Maximum number of views; each costs a forward pass.
+        shift: Number of pixels to shift by; usually half of the padding of the crops in training. 0 does not
+            shift.
+        mirror: Whether to mirror as well; usually if training did so.
+        border: The value that fills the edges, as for `Views`.
 
     Example:
         >>> from pfge.views import usual_views
@@ -191,8 +190,8 @@ def usual_views(count: int, *, shift: int, mirror: bool, border: Sequence[float]
 def _log_probabilities(logits: Tensor) -> Tensor:
     if logits.ndim != 2:
         raise InvalidValueError(
-            f"views are for one class for each picture, whose logits are [N, C], got {_describe(logits)}; "
-            "leave them out"
+            f"views need one class for each image, logits [N, C], got {_describe(logits)}; use the ensemble "
+            "without views"
         )
     return logits.log_softmax(dim=1)
 

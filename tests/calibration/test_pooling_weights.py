@@ -103,7 +103,7 @@ def test_members_that_differ_by_rounding_count_the_same(size: float, seed: int) 
 
 @pytest.mark.parametrize("shape", [(1, 20, 3), (20, 3), (2, 20, 3, 4)])
 def test_weights_need_two_members_and_one_class_for_each_example(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"at least two members, \[K, N, C\], got"):
+    with pytest.raises(ValueError, match=r"predictions \[K, N, C\] of at least two members, .* got"):
         fit_pooling_weights(torch.full(shape, 1 / 3), torch.zeros(20, dtype=torch.int64))
 
 

@@ -122,7 +122,7 @@ def test_members_that_differ_by_rounding_share_no_temperature(size: float, seed:
 
 @pytest.mark.parametrize("shape", [(1, 20, 3), (20, 3), (2, 20, 3, 4)])
 def test_two_members_and_one_class_for_each_example_are_needed(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"are fitted .* at least two members, \[K, N, C\], got"):
+    with pytest.raises(ValueError, match=r"predictions \[K, N, C\] of at least two members, .* got"):
         fit_shared_temperature(torch.full(shape, 1 / 3), torch.zeros(20, dtype=torch.int64))
 
 

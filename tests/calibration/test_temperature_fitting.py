@@ -92,10 +92,10 @@ SURE = torch.tensor([[3.0, 0.0], [0.0, 2.0]])
 @pytest.mark.parametrize(
     ("logits", "targets", "cause"),
     [
-        (SURE, [0, 1], "no class is more probable than the target, so that sharper is never worse"),
-        (torch.zeros(2, 3), [0, 2], "sharper is never worse"),
-        (SURE, [1, 0], "no better than chance, so that flatter is never worse"),
-        (SURE, [1, 1], "no better than chance"),
+        (SURE, [0, 1], "no class is more probable than the target, so sharper predictions are never worse"),
+        (torch.zeros(2, 3), [0, 2], "sharper predictions are never worse"),
+        (SURE, [1, 0], "do not beat chance, so flatter predictions are never worse"),
+        (SURE, [1, 1], "do not beat chance"),
         (torch.tensor([[1e4, 0.0]] * 3), [0, 0, 1], "the best temperature is above 1000"),
         (torch.tensor([[1e-6, 0.0]] * 3), [0, 0, 1], "the best temperature is below 0.001"),
         (torch.tensor([[1e300, -1e300], [0, 1e300]], dtype=torch.float64), [0, 0], "too large"),
@@ -122,7 +122,7 @@ def test_a_fit_that_converges_does_not_warn() -> None:
         (torch.tensor([[math.nan, 0]]), torch.tensor([0]), "logits must be finite"),
         (torch.tensor([[-math.inf, 0]]), torch.tensor([0]), r"take those .* from log_probabilities\(\)"),
         (torch.zeros(2, 3), torch.tensor([0, 3]), "whole numbers from 0 to 2, got torch.int64 from 0 to 3"),
-        (torch.zeros(2, 3), torch.tensor([0]), r"got \[2, 3\] and \[1\]"),
+        (torch.zeros(2, 3), torch.tensor([0]), r"targets must be \[2\], .*, got \[1\]"),
         (torch.zeros(0, 3), torch.tensor([]).long(), "at least one example, got none"),
         (torch.zeros(2, 1), torch.tensor([0, 0]), "at least two classes, got 1"),
     ],

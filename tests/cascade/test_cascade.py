@@ -278,7 +278,7 @@ def test_a_fit_to_data_in_random_order_is_refused() -> None:
 
 
 def test_a_fit_needs_a_loss(ensemble: Ensemble) -> None:
-    with pytest.raises(ValueError, match="fitted to a loss; pass max_accuracy_loss, max_nll_increase or"):
+    with pytest.raises(ValueError, match="needs a largest loss; pass max_accuracy_loss, max_nll_increase or"):
         fit_cascade(ensemble, PAIRS)
 
 
@@ -320,8 +320,8 @@ def test_another_file_is_no_cascade(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((0, 2), 0.5), r"order must name each member, from 0 on, once, got \[0, 2\]"),
-        (((), 0.5), r"order must name each member, from 0 on, once, got \[\]"),
+        (((0, 2), 0.5), r"order must have each number from 0 on once, got \[0, 2\]"),
+        (((), 0.5), r"order must have each number from 0 on once, got \[\]"),
         (((0,), 0.0), "threshold must be above 0, got 0.0"),
         (((0, 1, 2), (0.5, 0.0)), r"threshold must be above 0, got \(0.5, 0.0\)"),
         (((0, 1, 2), (0.5,)), "threshold must be one number, or 2 for 3 members, got 1"),
@@ -363,7 +363,7 @@ def test_masks_tokens_labels_and_numbers_are_refused(name: str, message: str) ->
 
 
 def test_a_cascade_of_other_members_is_refused(ensemble: Ensemble) -> None:
-    with pytest.raises(ValueError, match="this cascade is of 2 members, got 3 of them"):
+    with pytest.raises(ValueError, match="fitted to 2 members, got an ensemble of 3; fit a cascade"):
         Cascade((0, 1), 0.5).predict(ensemble, X)
 
 
@@ -451,7 +451,7 @@ def test_a_cascade_fitted_to_answers_is_the_one_fitted_to_batches(
 
 
 def test_answers_alone_are_no_loss_to_fit_to(ensemble: Ensemble) -> None:
-    with pytest.raises(ValueError, match="a cascade is fitted to a loss; pass max_accuracy_loss"):
+    with pytest.raises(ValueError, match="a cascade needs a largest loss; pass max_accuracy_loss"):
         fit_to_answers(ensemble.predict_members(X), Y)
 
 

@@ -100,7 +100,7 @@ def test_a_probability_of_zero_does_not_make_the_mean_infinite() -> None:
         (torch.tensor([[1.5, -0.5]]), Y[:1], r"entries from -0.5 in a row \(0\)"),
         (P, Y + 1, "targets must be whole numbers from 0 to 1, got torch.int64 from 1 to 2"),
         (P, Y.float(), "whole numbers from 0 to 1, got torch.float32"),
-        (P, Y[:3], r"got \[4, 2\] and \[3\]"),
+        (P, Y[:3], r"targets must be \[4\], .* predictions \[4, 2\], got \[3\]; .* task=MultiLabel\(\)"),
         (P[:0], Y[:0], "at least one example, got none"),
         (P[:, :1], Y, "at least two classes, got 1"),
     ],

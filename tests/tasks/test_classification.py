@@ -51,7 +51,7 @@ def test_predictions_are_softmax_in_float32() -> None:
     ("outputs", "found"),
     [
         (torch.zeros(5), r"classes along dimension 1, got \[5\]"),
-        (torch.zeros(5, 1), r"at least two classes along dimension 1, got \[5, 1\]; one .* MultiLabel\(\)'s"),
+        (torch.zeros(5, 1), r"at least two classes along dimension 1, got \[5, 1\]; .* task=MultiLabel\(\)"),
         ({"logits": LOGITS}, "must return logits, got dict; pass forward= to pick them"),
         ((LOGITS,), "must return logits, got tuple; pass forward= to pick them"),
     ],
@@ -134,7 +134,7 @@ def test_a_data_set_of_only_ignored_positions_has_no_metrics() -> None:
     scores = MASK.score(MASK.predictions(MASKS), nothing)
     with pytest.raises(ValueError, match="every position of all 6 examples is ignored; check ignore_index"):
         MASK.summarize(scores)
-    with pytest.raises(ValueError, match=r"at least one target, but all of \[6, 5, 7\] are 255"):
+    with pytest.raises(ValueError, match=r"needs a target, but all of \[6, 5, 7\] are the ignored 255"):
         MASK.fit_calibration(MASK.predictions(MASKS), nothing)
 
 

@@ -100,7 +100,7 @@ def test_outputs_of_another_shape_are_refused(outputs: Tensor) -> None:
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (torch.zeros(60), r"are \[N, L\], got \[60, 3\] and \[60\]"),
+        (torch.zeros(60), r"be \[N, L\], got \[60, 3\] and \[60\]"),
         (torch.full((60, 3), 2), r"targets \[60, 3\] of labels must be 0 or 1, got 2"),
         (torch.full((60, 3), torch.nan), r"must be 0 or 1, got nan"),
     ],
@@ -111,7 +111,7 @@ def test_targets_that_do_not_fit_are_refused(targets: Tensor, message: str) -> N
         with pytest.raises(ValueError, match=message):
             use(predictions, targets)
     if targets.ndim == 1:
-        with pytest.raises(ValueError, match=r"are \[N, L\], got \[60, 3\] and \[60\]"):
+        with pytest.raises(ValueError, match=r"be \[N, L\], got \[60, 3\] and \[60\]"):
             TASK.loss(LOGITS, targets)
 
 

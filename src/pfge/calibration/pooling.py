@@ -23,21 +23,21 @@ FOLDS = 5
 
 
 def require_members(members: Tensor, targets: Tensor, what: str) -> None:
-    """Raise a ValueError unless there are members and examples enough to fit what is said."""
+    """Raise a ValueError unless there are enough members and examples to fit `what`."""
     if members.ndim != 3 or len(members) < 2:
         raise InvalidValueError(
-            f"{what} are fitted to the predictions of at least two members, [K, N, C], got "
-            f"{list(members.shape)}; one class for each example is needed"
+            f"fitting {what} needs predictions [K, N, C] of at least two members, with one class for "
+            f"each example, got {list(members.shape)}"
         )
     for member in members:
         require_probabilities(member)
     require_targets(members[0], targets)
     if len(targets) < 2 * FOLDS:
-        raise InvalidValueError(f"{what} are fitted on at least {2 * FOLDS} examples, got {len(targets)}")
+        raise InvalidValueError(f"fitting {what} needs at least {2 * FOLDS} examples, got {len(targets)}")
 
 
 def temperature_of(probabilities: Tensor, targets: Tensor) -> Temperature:
-    """Return the best temperature of probabilities [N, C], without a warning if there is none."""
+    """Return the best temperature of probabilities [N, C], without a warning if the fit does not converge."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fit_temperature(log_probabilities(probabilities), targets)
@@ -65,7 +65,7 @@ def gain_on_held_out(
 ) -> tuple[float, float]:
     """Return the NLL of a fit minus that of the pooled temperature alone, and its standard error.
 
-    The examples are divided into five parts: each is predicted with what was fitted on the other four.
+    The examples are divided into five folds; each is predicted with the fit on the other four.
     """
     parts = torch.arange(len(targets)) % FOLDS
     differences = torch.zeros(len(targets), dtype=torch.float64)
@@ -97,10 +97,10 @@ class PoolingWeights:
     """Weights of members and the temperature of their weighted mean.
 
     Attributes:
-        weights: Of each member, above 0, with the sum 1; the same for all if they did not help.
-        temperature: Of the weighted mean.
+        weights: The weight of each member, above 0, with the sum 1; the same for all if weights did not help.
+        temperature: The temperature of the weighted mean.
         difference: NLL with weights minus NLL with equal weights, on examples that neither was fitted on.
-        error: Its standard error over these examples.
+        error: The standard error of the difference over these examples.
 
     Example:
         >>> from pfge.calibration import PoolingWeights
@@ -124,12 +124,12 @@ def fit_pooling_weights(members: Tensor, targets: Tensor) -> PoolingWeights:
 
         p = softmax(log(sum over k of w_k p_k) / T),    w_k > 0, sum of w_k = 1
 
-    Weights fitted on few examples follow their noise. So the examples are divided into five parts: each is
-    predicted with weights and a temperature fitted on the other four, and with equal weights and a
-    temperature of these four. Weights are kept if they lower the NLL over all parts by more than its
-    standard error and than rounding, and are then fitted again on all examples; otherwise they are equal.
-    Where the mean has no best temperature, as when every prediction is right, it is 1, with a warning, as of
-    `fit_temperature`.
+    Weights fitted on few examples follow their noise. So the examples are divided into five folds. Each fold
+    is predicted with weights and a temperature fitted on the other four, and with equal weights and a
+    temperature fitted on these four. Weights are kept if they lower the NLL over all folds by more than its
+    standard error and by more than rounding, and are then fitted again on all examples. Otherwise they are
+    equal. If no temperature of the mean is best, as when every prediction is right, it is 1, with a warning,
+    as in `fit_temperature`.
 
     Args:
         members: Each member's probabilities, [K, N, C].
@@ -195,8 +195,8 @@ def _fit_weights(members: Tensor, targets: Tensor) -> tuple[tuple[float, ...], f
 
 
 HIGHEST = 10.0
-"""Of the shared temperature, and 1 / HIGHEST is the lowest. At 10 the pool is close to that of mean logits,
-and float32 still has digits enough: the mean's temperature is then about a tenth of what it would be."""
+"""The highest shared temperature; 1 / HIGHEST is the lowest. At 10 the pool is close to that of mean logits,
+and float32 still has enough digits: the mean's temperature is then about a tenth of its usual value."""
 
 
 @dataclass(frozen=True)
@@ -204,10 +204,10 @@ class SharedTemperature:
     """The temperature of all members, and that of their mean.
 
     Attributes:
-        members: What the logits of each member are divided by; 1 if that did not help.
+        members: The temperature of each member; 1 if that did not help.
         pooled: The temperature of the mean of these members.
         difference: NLL with both minus NLL with only the mean's, on examples that neither was fitted on.
-        error: Its standard error over these examples.
+        error: The standard error of the difference over these examples.
 
     Example:
         >>> from pfge.calibration import SharedTemperature
@@ -231,14 +231,14 @@ def fit_shared_temperature(members: Tensor, targets: Tensor) -> SharedTemperatur
 
         p = softmax(log(q) / T),    q = mean over k of softmax(z_k / S)
 
-    S decides what kind of mean is taken. With S = 1 it is that of the probabilities: one member that
-    is almost sure outvotes several that doubt. The larger S is, the closer is p to the softmax of the
-    mean of the logits, in which a class that one member excludes is excluded. T then sets the confidence.
-    S is from 0.1 to 10.
+    S decides the kind of mean. With S = 1 it is the mean of the probabilities, in which one member that is
+    almost sure outvotes several that doubt. The larger S is, the closer p is to the softmax of the mean of
+    the logits, in which a class that one member excludes is excluded. T then sets the confidence. S is from
+    0.1 to 10.
 
-    Whether S helps is decided as for `fit_pooling_weights`: on each fifth of the examples, with temperatures
-    that are fitted on the other four. If it does not, S is 1. Where the mean has no best temperature, as
-    when every prediction is right, T is 1, with a warning, as of `fit_temperature`.
+    As in `fit_pooling_weights`, S is kept if it lowers the NLL on each fifth of the examples with
+    temperatures fitted on the other four; otherwise it is 1. If no T is best, as when every prediction is
+    right, T is 1, with a warning, as in `fit_temperature`.
 
     Args:
         members: Each member's probabilities, [K, N, C].
@@ -249,8 +249,8 @@ def fit_shared_temperature(members: Tensor, targets: Tensor) -> SharedTemperatur
         before and after pooling. Hinton, "Products of Experts", ICANN 1999, for means of logits.
 
     Example:
-        Members whose logits are the true ones with noise of their own, so that the mean of the logits is what
-        is best known of them:
+        Members whose logits are the true ones plus independent noise, so the mean of the logits is the best
+        estimate:
 
         >>> import torch
         >>> from pfge.calibration import fit_shared_temperature

@@ -22,11 +22,11 @@ from pfge.metrics.scores import (
 from pfge.rounding import first_lowest
 
 Calibration = float | tuple[float, ...]
-"""What predictions are calibrated by: one number, or one for each label. 1 leaves them as they are."""
+"""A calibration: one number, or one for each label. 1 leaves predictions as they are."""
 
 CalibrateBy = Literal["pooled", "members", "shared", "weights"]
-"""What is fitted: a temperature of the mean; one of each member; one that members share and one of the mean;
-one of the mean and members' weights."""
+"""The parameters to fit: a temperature of the mean; one for each member; one for all members and one for the
+mean; one for the mean and the members' weights."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Temperature:
     """A fitted temperature.
 
     Attributes:
-        value: What logits are divided by; 1 if the fit did not converge.
+        value: The divisor of the logits; 1 if the fit did not converge.
         converged: Whether the fit converged.
 
     Example:
@@ -49,18 +49,18 @@ class Temperature:
 
 @dataclass(frozen=True)
 class Temperatures:
-    """What an ensemble divides logits by, and how much each member counts.
+    """Temperatures of an ensemble and of its members, and the members' weights.
 
     With logits z_k, temperature T_k and weight w_k of each member, and the pooled temperature T, it predicts
 
         softmax(log(p) / T),    p = sum over k of w_k * softmax(z_k / T_k)
 
-    Other tasks have the same places: a temperature for each label, a factor on the variance.
+    For other tasks, the same attributes hold a temperature for each label, or a factor on the variance.
 
     Attributes:
-        pooled: T, of the pooled prediction; a tuple has one for each label.
-        members: T_k, of each member before they are pooled; 1 for all if None.
-        weights: w_k, above 0 and with the sum 1; the same for all if None.
+        pooled: The temperature T of the pooled prediction; a tuple has one for each label.
+        members: The temperatures T_k of the members before they are pooled; 1 for all if None.
+        weights: The weights w_k, above 0 and with the sum 1; the same for all if None.
 
     References:
         Rahaman, Thiery, "Uncertainty Quantification and Deep Ensembles", NeurIPS 2021, for why the mean
@@ -96,16 +96,18 @@ class Temperatures:
         return self.weights[number] if self.weights is not None else 1.0
 
     def require_members(self, count: int) -> None:
-        """Raise a ValueError unless each of so many members has a temperature and a weight, or none has."""
+        """Raise a ValueError unless temperatures and weights, if given, have `count` entries."""
         for what, given in (("temperature", self.members), ("weight", self.weights)):
             if given is not None and len(given) != count:
-                raise InvalidValueError(f"each of {count} members has a {what}, got {len(given)} of them")
+                raise InvalidValueError(
+                    f"{what}s must have {count} entries, one per member, got {len(given)}"
+                )
 
     def of_last(self, count: int) -> "Temperatures":
         """Return the temperatures of the last members alone.
 
-        The pooled temperature and the weights were fitted for all members: there are none. Temperatures of
-        members are kept only if there is no pooled one, as they would else have been fitted together with it.
+        Drops the pooled temperature and the weights, which were fitted for all members; calibrate again.
+        Members keep their temperatures unless these were fitted together with a pooled one.
         """
         if self.members is None or self.pooled != 1:
             return UNSCALED
@@ -125,15 +127,15 @@ def require_weights(weights: tuple[float, ...]) -> None:
     """Raise a ValueError unless weights are above 0 and sum to one."""
     if not all(0 < weight <= 1 for weight in weights) or not math.isclose(sum(weights), 1, abs_tol=1e-6):
         raise InvalidValueError(
-            f"weights of members must be above 0 and sum to one, got {', '.join(map(str, weights))}; leave "
-            "out members that do not count"
+            f"weights of members must be above 0 and sum to one, got {', '.join(map(str, weights))}; drop "
+            "members that should not count"
         )
 
 
 def require_temperature(temperature: Calibration | Tensor) -> float | Tensor:
     """Return a temperature, or raise a ValueError unless it is one positive and finite number.
 
-    A tensor is not looked at: it is a number in the graph of an export, which was checked before.
+    A tensor is returned unchecked: it is a value in the graph of an export, which was checked before.
     """
     if isinstance(temperature, Tensor):
         return temperature
@@ -171,7 +173,7 @@ def scale_logits(logits: Tensor, temperature: float) -> Tensor:
     """Return logits / T.
 
     Args:
-        logits: Of any shape.
+        logits: Logits of any shape.
         temperature: Above 0.
 
     Example:
@@ -210,7 +212,7 @@ def scale_label_probabilities(probabilities: Tensor, temperatures: Calibration |
     """Return sigmoid(logit(p) / T) for each label; the probabilities themselves if T is 1.
 
     Args:
-        probabilities: Of each label, [N, L].
+        probabilities: The probability of each label, [N, L].
         temperatures: One for each of L labels, or one for all.
 
     Example:
@@ -237,7 +239,7 @@ def logit(probabilities: Tensor, least: torch.dtype = torch.float32) -> Tensor:
     """Return log(p / (1 - p)), finite for a p that its type has rounded to 0 or 1 too.
 
     Args:
-        probabilities: Of any type.
+        probabilities: Probabilities of any floating-point type.
         least: The narrowest type of the result.
     """
     dtype = probabilities.dtype
@@ -324,7 +326,7 @@ def fit_label_temperatures(probabilities: Tensor, targets: Tensor) -> tuple[floa
     Where a fit does not converge, as for a label that no example has, there is a warning, and T is 1.
 
     Args:
-        probabilities: Of each label, [N, L].
+        probabilities: The probability of each label, [N, L].
         targets: 1 where the label applies and 0 elsewhere, [N, L].
 
     Example:
@@ -368,18 +370,18 @@ def _minimize(gaps: Tensor) -> float:
     Newton's method on log b for the root of the derivative, between two ends that close in on it.
 
     Raises:
-        ArithmeticError: There is no such b between the bounds.
+        ArithmeticError: The bounds contain no minimum.
     """
     if _slope(gaps, 1 / LOWEST)[0] <= 0:
         raise ArithmeticError(
-            "no class is more probable than the target, so that sharper is never worse"
+            "no class is more probable than the target, so sharper predictions are never worse"
             if bool((gaps <= 0).all())
             else f"the best temperature is below {LOWEST:g}"
         )
     if _slope(gaps, 1 / HIGHEST)[0] >= 0:
         # At b = 0 the slope is the mean of the gaps, and it never falls.
         raise ArithmeticError(
-            "predictions are no better than chance, so that flatter is never worse"
+            "predictions do not beat chance, so flatter predictions are never worse"
             if gaps.mean() >= 0
             else f"the best temperature is above {HIGHEST:g}"
         )

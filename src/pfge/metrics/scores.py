@@ -15,27 +15,27 @@ SMALLEST = torch.finfo(torch.float32).tiny
 
 
 def smallest_of(dtype: torch.dtype) -> float:
-    """Return what a probability of 0 counts as in a logarithm: the least number above 0 of its own type.
+    """Return the value that replaces a probability of 0 in a logarithm: the least number above 0 of its type.
 
-    That is 6e-8 in float16, which rounds smaller ones to 0, and never less than `SMALLEST`.
+    That is 6e-8 in float16, which rounds smaller numbers to 0, and never less than `SMALLEST`.
     """
     info = torch.finfo(dtype)
     return max(SMALLEST, info.smallest_normal * info.eps)
 
 
 def smallest_rest_of(dtype: torch.dtype) -> float:
-    """Return what 1 - p counts as for a p of 1: a p that is closer to 1 is rounded to it."""
+    """Return the value that replaces 1 - p for a p of 1: any p closer to 1 is rounded to it."""
     return torch.finfo(dtype).eps / 4
 
 
 def widen(probabilities: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return probabilities in float64; those of types narrower than float32 divided by their sum.
+    """Return probabilities in float64, divided by their sum if their type is narrower than float32.
 
-    In bfloat16 a sum over classes may be off by 0.4 %, which is more than how unsure many predictions are.
+    In bfloat16 a sum over classes may be off by 0.4 %, which exceeds the uncertainty of many predictions.
 
     Args:
-        probabilities: Classes last.
-        dtype: The type that they were rounded to; their own if None.
+        probabilities: Probabilities with the classes in the last dimension.
+        dtype: The type that the probabilities were rounded to; their own if None.
     """
     wide = probabilities.double()
     if torch.finfo(dtype or probabilities.dtype).eps <= torch.finfo(torch.float32).eps:
@@ -48,7 +48,9 @@ def require_targets(predictions: Tensor, targets: Tensor) -> None:
     require_rows(predictions)
     if targets.shape != predictions.shape[:1]:
         raise InvalidValueError(
-            f"predictions are [N, C] and targets [N], got {list(predictions.shape)} and {list(targets.shape)}"
+            f"targets must be [{len(predictions)}], a class for each row of predictions "
+            f"{list(predictions.shape)}, got {list(targets.shape)}; for multi-label targets pass "
+            "task=MultiLabel()"
         )
     classes = predictions.shape[1]
     if targets.is_floating_point() or int(targets.min()) < 0 or int(targets.max()) >= classes:
@@ -74,7 +76,7 @@ def require_probabilities(probabilities: Tensor, dtype: torch.dtype | None = Non
 
     Args:
         probabilities: The rows.
-        dtype: The type that they were rounded to; their own if None.
+        dtype: The type that the rows were rounded to; their own if None.
     """
     require_rows(probabilities)
     info = torch.finfo(dtype or probabilities.dtype)
@@ -126,7 +128,7 @@ class ExampleScores:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Return the scores of tensors by name; those of other names are left out."""
+        """Return scores made of tensors by name; other names are ignored."""
         names = [field.name for field in fields(cls)]
         if missing := [name for name in names if name not in tensors]:
             raise InvalidValueError(
@@ -143,12 +145,12 @@ class ExampleScores:
         return cls(**{name: torch.cat([part.tensors[name] for part in parts]) for name in names})
 
     def take(self, index: Tensor) -> Self:
-        """Return the scores of the examples of these numbers, which may repeat."""
+        """Return the scores of the examples with these indices, which may repeat."""
         return type(self)(**{name: tensor[index] for name, tensor in self.tensors.items()})
 
 
 class ProbabilityMetrics:
-    """Means over examples of what scores of predicted probabilities have for each."""
+    """Metrics that are means over examples, for scores of predicted probabilities."""
 
     log_loss: Tensor
     brier: Tensor
@@ -569,10 +571,10 @@ class LabelScores(ProbabilityMetrics, ExampleScores):
     """How good the prediction of each example's labels is.
 
     Attributes:
-        probability: Of each label, [N, L], float64.
+        probability: The probability of each label, [N, L], float64.
         target: 1 where the label applies and 0 elsewhere, [N, L], uint8.
-        log_loss: The mean over labels of -log of the probability of the target, [N], float64. A p of 0 counts
-            as the least number above 0 of its type, and a p of 1 as the closest to 1 that is rounded to it.
+        log_loss: The mean over labels of -log of the probability of the target, [N], float64. The logarithm
+            stays finite for a p that its type has rounded to 0 or 1.
         brier: The mean over labels of the squared distance to the target, from 0 to 1, [N], float64.
 
     Example:
@@ -604,7 +606,7 @@ class LabelScores(ProbabilityMetrics, ExampleScores):
         """Return the mean over labels of the average precision.
 
         For the examples sorted by the probability of a label, it is the sum over thresholds of the precision
-        times the increase of the recall. A label that is no example's target counts as 0, as in scikit-learn.
+        times the increase of the recall. A label that never applies counts as 0, as in scikit-learn.
         """
         labels = zip(self.probability.unbind(dim=1), self.target.unbind(dim=1), strict=True)
         return sum(_average_precision(*label) for label in labels) / self.probability.shape[1]
@@ -622,7 +624,7 @@ def score_labels(probabilities: Tensor, targets: Tensor) -> LabelScores:
     """Return the scores of each example.
 
     Args:
-        probabilities: Of each label, [N, L].
+        probabilities: The probability of each label, [N, L].
         targets: 1 where the label applies and 0 elsewhere, [N, L].
 
     Example:
@@ -655,7 +657,7 @@ def require_labels(predictions: Tensor, targets: Tensor) -> None:
     """Raise a ValueError unless predictions [N, L] have targets 0 or 1 of the same shape."""
     if predictions.ndim != 2 or targets.shape != predictions.shape or not predictions.numel():
         raise InvalidValueError(
-            f"predictions and targets of labels are [N, L], got {list(predictions.shape)} and "
+            f"predictions and targets of labels must both be [N, L], got {list(predictions.shape)} and "
             f"{list(targets.shape)}"
         )
     outside = (targets != 0) & (targets != 1)

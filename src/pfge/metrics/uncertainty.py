@@ -1,4 +1,4 @@
-"""How unsure predictions are, and how much predictors differ; targets play no part."""
+"""How uncertain predictions are, and how much predictors differ, without targets."""
 
 from collections.abc import Callable, Iterable
 
@@ -32,10 +32,10 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
 
 
 class ClassDiversity:
-    """What members disagree about, from one member's probabilities [N, C] at a time.
+    """Measures how much members disagree, from one member's probabilities [N, C] at a time.
 
     Args:
-        to_rows: Returns rows [N, C] of predictions that have another shape, or those rows that count.
+        to_rows: Converts predictions of another shape to rows [N, C], or selects the rows that count.
     """
 
     def __init__(self, to_rows: Callable[[Tensor], Tensor] | None = None) -> None:
@@ -48,8 +48,8 @@ class ClassDiversity:
         """Add one more member's probabilities.
 
         Args:
-            predictions: Of the same examples as the other members'.
-            weight: How much the member counts in the mean of entropies, as in the pooled probabilities;
+            predictions: Probabilities for the same examples as the other members'.
+            weight: The member's weight in the mean of entropies, as in the pooled probabilities;
                 disagreement counts every pair of members alike.
         """
         examples, predictions = len(predictions), self._to_rows(predictions)
@@ -90,7 +90,7 @@ class ClassDiversity:
         return ((self.members**2 - agreeing) / pairs).mean().item()
 
     def metrics(self, pooled: Tensor) -> dict[str, float]:
-        """Return the mean mutual information and the disagreement, which one member does not have."""
+        """Return the mean mutual information and the disagreement; nothing for a single member."""
         if self.members < 2:
             return {}
         return {
@@ -189,7 +189,7 @@ def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:
 
 
 def kl_loss(expected: Tensor, probabilities: Tensor) -> Tensor:
-    """Return what `kl_divergence` does as a scalar that can be differentiated."""
+    """Return `kl_divergence` as a scalar tensor that can be differentiated."""
     # softmax rounds tiny probabilities to 0; one such class must not make the mean infinite.
     p, q = widen(expected), widen(probabilities).clamp(min=smallest_of(probabilities.dtype))
     return (p * (p.clamp(min=SMALLEST).log() - q.log())).sum(dim=1).mean()

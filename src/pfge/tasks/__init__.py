@@ -1,4 +1,4 @@
-"""What outputs, targets and pooling mean: a task for each kind of problem, and its entry in manifests."""
+"""Tasks define outputs, targets and pooling for each kind of problem; and their entries in manifests."""
 
 from dataclasses import asdict
 from typing import Any
@@ -25,25 +25,24 @@ __all__ = [
 ]
 
 DEFAULT_TASK = AssumedClassification()
-"""The task of an ensemble, and of a manifest, that names none: logits [N, C] only."""
+"""The task of ensembles and manifests without a task: logits [N, C] only."""
 KNOWN: dict[str, type[Task]] = {
     task.__name__: task for task in (Classification, CausalLM, MultiLabel, Regression, Raw)
 }
 
 
 def task_to_manifest(task: Task) -> dict[str, Any] | None:
-    """Return a task's entry; None for the default, which is left out."""
+    """Return a task's entry; None for the default, which manifests leave out."""
     if task == DEFAULT_TASK:
         return None
     return {"name": type(task).__name__, "options": asdict(task)}  # type: ignore[call-overload]
 
 
 def task_from_manifest(entry: Any) -> Task:
-    """Return the task of an entry, or the default if there is none.
+    """Return the task of an entry, or the default for None.
 
     Raises:
-        ValueError: The entry is of another kind, or names a task or an option that this version does
-            not know.
+        ValueError: The entry is malformed, or names a task or an option that this version does not know.
     """
     match entry:
         case None:

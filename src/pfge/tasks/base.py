@@ -25,12 +25,12 @@ class Metric:
         compute: Returns the value from a task's scores.
         unit: "%" where the value is a share that is shown in percent.
         digits: Decimals in tables, after the conversion to the unit.
-        score: The score of each example whose mean the metric is. Differences between methods can be tested
-            only where there is one.
-        weight: The score that says how much an example counts, if there is one of that name: the metric is
-            then the sum of the scores over the sum of the weights.
-        aim: The best value, where `better` is "closer".
-        of: The kind of scores that it can be computed from.
+        score: The name of the per-example scores whose mean is the metric. Differences between methods can be
+            tested only with it.
+        weight: The name of the scores by which examples are weighted. If the scores have it, the metric is
+            the sum of the scores over the sum of the weights.
+        aim: The best value if `better` is "closer".
+        of: The class of scores that the metric can be computed from.
         is_main: Whether it has a column in the main table of a comparison.
         uses_confidence: Whether it depends on how sure predictions are, so that a temperature changes it.
 
@@ -59,13 +59,13 @@ class Metric:
     of: type = object
 
     def per_example(self, scores: Mapping[str, Tensor]) -> Tensor | None:
-        """Return numbers of examples whose mean the metric is, [N]; None if there are none.
+        """Return per-example values that average to the metric, [N]; None without `score`.
 
-        They are the scores, or, with weights w, the scores divided by the mean of w. So differences of two
-        predictors on the same examples have the mean that the metrics' difference is.
+        They are the scores, or, with weights w, the scores divided by the mean of w. For two predictors on
+        the same examples, the mean difference of these values is the difference of the metrics.
 
         Args:
-            scores: By name, as `ExampleScores.tensors` or a file that was saved of them.
+            scores: Scores by name: `ExampleScores.tensors`, or the content of a file saved from them.
         """
         if self.score is None or self.score not in scores:
             return None
@@ -81,12 +81,12 @@ class Metric:
 
     @property
     def factor(self) -> float:
-        """What a value is multiplied by where it is shown."""
+        """The factor that converts a value to its unit."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
     def head(self) -> str:
-        """The head of its column."""
+        """The heading of the metric's column."""
         return f"{self.label} {self.unit}".rstrip()
 
 
@@ -219,12 +219,12 @@ class MixturePool:
 class MemberVariance:
     """The variance over members of each entry of their predictions, one member at a time.
 
-    With predictions p_k of members that count w_k, and their mean p, it is the sum over k of
+    With predictions p_k and weights w_k of the members, and their mean p, the variance is the sum over k of
     w_k (p_k - p)^2, where the weights are divided by their sum.
 
     Args:
-        name: What the mean over all entries is called among the metrics.
-        entries: Picks the entries of predictions whose variance is meant; all if None.
+        name: The name of the metric, which is the mean over all entries.
+        entries: Selects the entries of predictions to measure; all if None.
 
     Example:
         >>> import torch
@@ -256,9 +256,9 @@ class MemberVariance:
 
 
 class Pool(Protocol):
-    """Members' predictions added one by one; it takes the memory of one member's, however many they are.
+    """Pools members' predictions, added one by one, in the memory of one member's predictions.
 
-    A member's weight is its share of the sum of all weights.
+    A member counts by its fraction of the sum of all weights.
 
     Example:
         >>> import torch
@@ -281,10 +281,9 @@ class Pool(Protocol):
 
 
 class DiversityAccumulator(Protocol):
-    """How much members differ, from one member's predictions at a time.
+    """Measures how much members differ, from one member's predictions at a time.
 
-    A member's weight is the one that it has in the pool; numbers that compare pairs of members may leave it
-    out.
+    A member's weight is the one that it has in the pool; metrics that compare pairs of members may ignore it.
 
     Example:
         >>> import torch
@@ -300,17 +299,17 @@ class DiversityAccumulator(Protocol):
         """Add one more member's predictions."""
 
     def metrics(self, pooled: Tensor) -> dict[str, float]:
-        """Return numbers by name; `pooled` are the pooled predictions of the members that were added."""
+        """Return metrics by name; `pooled` is the pooled prediction of the members that were added."""
 
 
 class Task(ABC):
-    """What a model's outputs and the targets mean.
+    """Defines what a model's outputs and the targets mean.
 
-    A task is a value: a frozen dataclass whose fields are its options, numbers or texts that JSON can hold.
-    Two tasks of the same options are equal, and `repr` is the constructor call.
+    A task is a value: a frozen dataclass whose fields are its options, numbers or strings that JSON can hold.
+    Two tasks with the same options are equal, and `repr` is the constructor call.
 
-    A calibration is one positive number, or one for each label, found on predictions that the model was not
-    trained on; 1 leaves predictions as they are.
+    A calibration is one positive number, or one for each label, fitted on held-out predictions; 1 leaves
+    predictions as they are.
 
     Example:
         >>> from pfge.tasks import Regression, Task
@@ -321,26 +320,26 @@ class Task(ABC):
     """
 
     result_type: ClassVar[torch.dtype | None] = None
-    """The type of what an ensemble predicts; that of a member's predictions if None. Members are pooled in
-    the type of `predictions`, which may be wider."""
+    """The type of an ensemble's predictions; the type of a member's predictions if None. Members are pooled
+    in the type of `predictions`, which may be wider."""
 
     @property
     @abstractmethod
     def metrics(self) -> tuple[Metric, ...]:
-        """What is computed from scores: the columns of every table, the most important first.
+        """The metrics computed from scores: the columns of every table, the most important first.
 
-        A task whose examples may have several shapes lists those of all of them; `Metric.of` says which
-        scores have which.
+        A task whose examples may have several shapes lists the metrics of all shapes; `Metric.of` is the
+        class of scores that a metric needs.
         """
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether metrics that use confidence compare predictors only once these are calibrated: here not."""
+        """Whether predictors must be calibrated before metrics that use confidence compare them."""
         return False
 
     @property
     def has_calibration(self) -> bool:
-        """Whether a calibration changes predictions; `Ensemble.calibrated` refuses a task without one."""
+        """Whether a calibration changes predictions; if not, `Ensemble.calibrated` refuses the task."""
         return True
 
     @abstractmethod
@@ -348,14 +347,14 @@ class Task(ABC):
         """Return what training minimizes, a scalar.
 
         Args:
-            outputs: Of the model, for a batch.
+            outputs: The model's outputs for a batch.
             targets: The true answers.
-            reduction: The mean over examples, or that times their number, which can be added over batches
-                of any size.
+            reduction: "mean" over examples, or "sum" for the mean times their number, which can be added
+                over batches of any size.
         """
 
     def targets_of(self, batch: Any, at: TargetsAt = None) -> Tensor:
-        """Return the targets of a batch; a task may refuse those that cannot be meant.
+        """Return the targets of a batch; a task may refuse targets that are clearly a mistake.
 
         Args:
             batch: Inputs and targets.
@@ -365,15 +364,16 @@ class Task(ABC):
         return targets_of(batch, at)
 
     def check_outputs(self, outputs: Any) -> bool:  # noqa: ARG002
-        """Refuse outputs that can be told to be of another kind by their values.
+        """Refuse outputs whose values show that they are of another kind.
 
-        An ensemble calls this for its first batch, and again until it returns whether that was decided.
+        An ensemble calls this for its first batches until it returns True, which means that a batch was
+        enough to decide.
         """
         return True
 
     @abstractmethod
     def predictions(self, outputs: Any) -> Tensor:
-        """Return what a model says by its outputs, examples first.
+        """Return predictions for a model's outputs, examples first.
 
         Raises:
             ValueError: The outputs are of another shape or kind than this task's.
@@ -388,7 +388,7 @@ class Task(ABC):
         """Return an accumulator of how much members' predictions differ."""
 
     def diversity_at(self, targets: Tensor) -> DiversityAccumulator:  # noqa: ARG002
-        """Return an accumulator of how much predictions differ where targets count: here everywhere."""
+        """Return an accumulator of how much predictions differ where targets count; by default everywhere."""
         return self.diversity()
 
     @abstractmethod
@@ -407,7 +407,7 @@ class Task(ABC):
         """Return the divergence as a scalar that distillation can minimize by its gradient.
 
         Raises:
-            ValueError: The task has none.
+            ValueError: The task does not define it.
         """
         raise InvalidValueError(
             f"distillation needs a task with divergence_loss, got {self}; implement it, or leave distil out"
@@ -422,26 +422,26 @@ class Task(ABC):
         """Return predictions, a member's or pooled ones, at a calibration.
 
         Args:
-            predictions: Of any number of examples.
-            calibration: As from `fit_calibration`. In the graph of an export it is a tensor.
+            predictions: Predictions for any number of examples.
+            calibration: The result of `fit_calibration`. In the graph of an export it is a tensor.
         """
 
     def calibration_sample(self, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the part of predictions and targets that a calibration is fitted on: here all of them.
+        """Return the predictions and targets to fit a calibration on; by default all of them.
 
-        A task of large predictions keeps few for each example. The choice depends on the targets alone, so
-        that it is the same for each member.
+        A task with large predictions keeps a few for each example. The choice depends on the targets alone,
+        so it is the same for each member.
         """
         return predictions, targets
 
     def summarize(self, scores: ExampleScores) -> dict[str, float]:
-        """Return every metric that scored examples have by its name."""
+        """Return the metrics of scored examples by name."""
         return {
             metric.name: metric.compute(scores) for metric in self.metrics if isinstance(scores, metric.of)
         }
 
     def metric(self, name: str) -> Metric:
-        """Return the metric of a name."""
+        """Return the metric with a given name."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric

@@ -225,8 +225,8 @@ class Classification(Task):
             )
         if shape[self.dim] < 2:
             raise InvalidValueError(
-                f"{self} takes logits of at least two classes along dimension {self.dim}, got {shape}; one "
-                "logit for yes or no is MultiLabel()'s"
+                f"{self} takes logits of at least two classes along dimension {self.dim}, got {shape}; for a "
+                "single binary logit use task=MultiLabel()"
             )
         return outputs.float().softmax(dim=self.dim)
 
@@ -269,8 +269,8 @@ class Classification(Task):
         rows, of_rows = self.calibration_sample(predictions, targets)
         if not len(rows):
             raise InvalidValueError(
-                f"a temperature is fitted on at least one target, but all of {list(targets.shape)} are "
-                f"{self.ignore_index}, which is ignored"
+                f"fitting a temperature needs a target, but all of {list(targets.shape)} are the ignored "
+                f"{self.ignore_index}; check ignore_index and the targets"
             )
         return fit_temperature(log_probabilities(rows), of_rows).value
 
@@ -309,9 +309,9 @@ class Classification(Task):
 
 @dataclass(frozen=True)
 class AssumedClassification(Classification):
-    """What an ensemble assumes if no task is given: logits [N, C] and nothing else.
+    """The task of an ensemble without `task=`: logits [N, C] and nothing else.
 
-    Outputs of another shape could mean several things, so that they are refused until a task is named.
+    Outputs of another shape could mean several things, so they are refused until a task is given.
     """
 
     def __repr__(self) -> str:
@@ -319,7 +319,7 @@ class AssumedClassification(Classification):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:  # type: ignore[override]
-        """Those of examples without positions."""
+        """The metrics of examples without positions."""
         return tuple(metric for metric in Classification.metrics if metric.of is not PositionScores)
 
     def predictions(self, outputs: Any) -> Tensor:
@@ -371,7 +371,7 @@ def tokens_of(batch: Any, at: TargetsAt) -> Tensor | None:
 
 
 def require_classification(task: Task, what: str) -> None:
-    """Raise a ValueError unless a task may have one class for each example, which `what` needs."""
+    """Raise a ValueError unless a task may have one class for each example, as `what` needs."""
     if not isinstance(task, Classification) or task.ignore_index is not None or task.dim not in (1, -1):
         raise InvalidValueError(
             f"{what} needs a task with one class for each example, Classification(), got {task}"
@@ -379,7 +379,7 @@ def require_classification(task: Task, what: str) -> None:
 
 
 def require_one_class(predictions: Tensor, what: str) -> None:
-    """Raise a ValueError unless predictions are of one class for each example, [N, C], which `what` needs."""
+    """Raise a ValueError unless predictions are [N, C], one class for each example, as `what` needs."""
     if predictions.ndim != 2:
         raise InvalidValueError(
             f"{what} needs one class for each example, predictions [N, C], got {list(predictions.shape)}"

@@ -275,7 +275,7 @@ class Raw(Task):
 
     @property
     def has_calibration(self) -> bool:
-        """Whether there is one: raw outputs do not say how sure they are."""
+        """False, because raw outputs carry no confidence."""
         return False
 
     def fit_calibration(self, predictions: Tensor, targets: Tensor) -> float:  # noqa: ARG002

@@ -65,7 +65,7 @@ def corrupt(
 
 
 def require_corruption(name: str, strength: int) -> None:
-    """Raise DataError if there is no such corruption or strength."""
+    """Raise DataError unless the corruption and the strength exist."""
     if name not in CORRUPTIONS:
         close = get_close_matches(name.lower(), CORRUPTIONS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""

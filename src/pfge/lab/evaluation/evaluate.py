@@ -48,7 +48,7 @@ class PooledScores:
     calibrated: CalibratedScores | None
 
     def require_calibrated(self) -> CalibratedScores:
-        """Return the scores at fitted temperatures, or raise an error if there are none."""
+        """Return the scores at fitted temperatures, or raise an error without any."""
         if self.calibrated is None:
             raise MisuseError(
                 "calibrated scores need temperatures; pass fit_temperatures=True, or after=, an evaluation "
@@ -103,7 +103,7 @@ class PooledMembers:
     """Members pooled as an ensemble pools them, and what the lab reports beside the pooled prediction.
 
     Args:
-        task: What the predictions mean.
+        task: The ensemble's task.
         temperatures: The ensemble's weights and its pooled temperature.
         targets: The true answers. Positions that they ignore do not count in differences of members; all
             positions count if None.
@@ -430,9 +430,9 @@ def predict(session: Session, ensemble: Ensemble, data: DataPart, name: str) -> 
 
     Args:
         session: The experiment.
-        ensemble: What predicts, on the engine's device.
+        ensemble: The ensemble, on the engine's device.
         data: The examples.
-        name: What to call this work where progress is shown.
+        name: The name of this work in the progress display.
     """
     number, count = session.engine.rank_and_world_size
     chosen = torch.arange(number, len(data), count)
@@ -462,9 +462,9 @@ def evaluate_on(
 
     Args:
         session: The experiment.
-        ensemble: What to measure, on the engine's device.
+        ensemble: The ensemble to measure, on the engine's device.
         data: The examples.
-        name: What to call this work where progress is shown.
+        name: The name of this work in the progress display.
         last: How many of the last members are also pooled by themselves.
         fit_temperatures: Whether to fit temperatures on these examples.
         after: The evaluation of other examples, whose temperatures are used.

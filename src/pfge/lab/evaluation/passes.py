@@ -1,4 +1,4 @@
-"""Members that are passes of one model: test-time augmentation and MC dropout."""
+"""Ensembles whose members are passes of one model: test-time augmentation and MC dropout."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +20,9 @@ from pfge.weights import Weights, count_bytes
 
 
 def views_of(augmentation: Augmentation, normalization: Normalization, count: int) -> Views:
-    """Return different views, as they occur in training: moved by half of the crops' padding, or mirrored.
+    """Return different views, as they occur in training: shifted by half of the crops' padding, or mirrored.
 
-    What moves in at an edge is black before the normalization.
+    The edges are filled with black.
     """
     padding = augmentation.crop_padding
     black = [-mean / std for mean, std in zip(normalization.mean, normalization.std, strict=True)]
@@ -49,12 +49,12 @@ def augmented_passes(
     An ensemble of the one model `in_views` predicts the same; this one tells what each view is worth.
 
     Args:
-        weights: Of the one model.
+        weights: The weights of the model.
         build_model: Returns a module of that architecture.
         views: One for each pass.
-        task: As of an ensemble.
-        forward: As of an ensemble.
-        method: As of an ensemble.
+        task: The task of the ensemble.
+        forward: Calls the model on a batch.
+        method: The name of the method, for the manifest.
     """
     passes = _AugmentedPasses(weights, views, forward)
     members = LazyMembers(len(views), passes.begin, nbytes=count_bytes(weights))
@@ -91,16 +91,16 @@ def mc_dropout(
 ) -> Ensemble:
     """Return Monte Carlo dropout (Gal and Ghahramani, 2016) as an ensemble, in the memory of one model.
 
-    What a pass drops depends on the seed, the number of the member and that of the batch, so two readings
-    of the same batches give the same predictions.
+    A pass drops units by the seed, the number of the member and the number of the batch, so two readings of
+    the same batches give the same predictions.
 
     Args:
-        weights: Of the one model.
+        weights: The weights of the model.
         build_model: Returns a module of that architecture, with dropout.
         samples: How many passes are pooled.
         seed: Decides what is dropped.
-        task: As of an ensemble.
-        forward: As of an ensemble.
+        task: The task of the ensemble.
+        forward: Calls the model on a batch; `call_model` if None.
     """
     passes = _DropoutPasses(weights, seed, forward or call_model)
     members = LazyMembers(samples, passes.begin, nbytes=count_bytes(weights))

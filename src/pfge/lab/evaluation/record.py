@@ -1,4 +1,4 @@
-"""Turn what a method collected into a saved ensemble and a line of results."""
+"""Turn collected members into a saved ensemble and a line of results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ def save_collected(
     Args:
         session: The experiment.
         seed: Which of its seeds.
-        setting: What the methods share.
+        setting: The training plan of all methods.
         row: The name of the row.
-        collector: At the end of its path.
-        store: That of the collector; it has no members if they are not made one by one.
+        collector: The collector, at the end of its path.
+        store: The collector's store; it is empty if members are not made one by one.
     """
     if is_saved(session, seed, row):
         return
@@ -89,9 +89,9 @@ def record_ensemble(
         session: The experiment.
         seed: Which of its seeds.
         method: The name of the row.
-        ensemble: What to measure.
-        iterations: What it cost beyond w0.
-        trainings: How many trainings from a start of their own it took, that of w0 included.
+        ensemble: The ensemble to measure.
+        iterations: Number of training iterations it cost beyond w0.
+        trainings: Number of trainings from their own start, w0's included.
         last: How many of the last members have a row of their own.
     """
     last = min(last, len(ensemble)) if last else None

@@ -28,7 +28,8 @@ def ood_scores(pooled: PooledMembers) -> dict[str, Tensor]:
     """
     if not isinstance(pooled.diversity, ClassDiversity):
         raise InvalidValueError(
-            "unknown inputs are detected by class probabilities, which this task does not predict"
+            "detecting unknown inputs needs class probabilities, which this task does not predict; use a "
+            "task of classes or labels"
         )
     probabilities = pooled.predictions
     return {
@@ -90,11 +91,11 @@ def assess(
 
     Args:
         session: The data, the model and the hardware.
-        ensemble: What to measure.
+        ensemble: The ensemble to measure.
         ood: Names of data sets whose inputs are of unknown kinds.
         corruptions: Names of corruptions, each at five strengths; "all" is every one.
         against: Another ensemble, such as the one that this was compressed from, to tell how far they differ.
-        seed: Of the corruptions.
+        seed: Decides random corruptions.
     """
     names = [*CORRUPTIONS] if "all" in corruptions else [*corruptions]
     for name in names:
