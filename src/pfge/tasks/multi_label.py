@@ -70,7 +70,7 @@ class MultiLabel(Task):
         """Return the binary cross-entropy, in the outputs' own type."""
         if outputs.shape != targets.shape:
             raise InvalidValueError(
-                f"outputs and targets of labels are [N, L], got {list(outputs.shape)} and "
+                f"outputs and targets of labels must both be [N, L], got {list(outputs.shape)} and "
                 f"{list(targets.shape)}"
             )
         mean = binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype))
