@@ -50,7 +50,8 @@ def test_every_chart_is_drawn_within_the_window_and_has_a_name(browser: Any, pag
             broken: holder.innerHTML.includes('NaN') || holder.innerHTML.includes('Infinity'),
         }))
     """)
-    assert len(drawn) == 13  # 2 of trade-off, rates, members, curves, reliability, corruptions; 1 of unknown
+    # 2 each but for unknown inputs and the loss plane, which have 1
+    assert len(drawn) == 14
     assert all(chart["series"] > 0 and chart["label"] and not chart["broken"] for chart in drawn)
     assert all(chart["right"] <= width for chart in drawn)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
@@ -260,3 +261,51 @@ def test_the_page_makes_no_error_and_no_request(browser: Any, page: Path, width:
     # chrome: addresses are the browser's own, such as the icon of its tab.
     others = [url for url in requests if url != page.as_uri() and not url.startswith(("data:", "chrome:"))]
     assert others == []
+
+
+def test_the_loss_plane_is_a_map_with_its_lowest_cell_darkest_and_members_where_they_are(
+    browser: Any, page: Path
+) -> None:
+    opened(browser, page, DESKTOP)
+    found = browser.execute_script("""
+        const svg = document.querySelector('[data-panel="run-1-landscape/0"] svg');
+        const box = (node) => {
+            const { left, top, right, bottom } = node.getBoundingClientRect();
+            return [left, top, right, bottom];
+        };
+        const middle = (node) => {
+            const [left, top, right, bottom] = box(node);
+            return [(left + right) / 2, (top + bottom) / 2];
+        };
+        const light = (cell) => cell.getAttribute('fill').match(/[0-9]+/g).reduce((a, b) => a + +b, 0);
+        const cells = [...svg.querySelectorAll('.cells rect')].sort((a, b) => light(a) - light(b));
+        return {
+            map: box(svg.querySelector('.cells')),
+            cells: cells.length,
+            darkest: middle(cells[0]),
+            members: [...svg.querySelectorAll('g[data-method=PFGE] .outline')].map(middle),
+            names: [...svg.querySelectorAll('.name')].map(node => node.textContent),
+            label: svg.getAttribute('aria-label'),
+        };
+    """)
+    left, top, right, bottom = found["map"]
+    side = right - left
+    assert side == pytest.approx(bottom - top, abs=1)
+    assert found["cells"] == 64  # four times four for each of the grid's four cells
+    assert found["darkest"] == pytest.approx([left + side / 2, top + side / 2], abs=side / 8)  # 0.1 is there
+    # (0, 0) is at the left edge, half-way up; (2, 1) is the upper right corner.
+    assert found["members"][0] == pytest.approx([left, top + side / 2], abs=2)
+    assert found["members"][2] == pytest.approx([right, top], abs=2)
+    assert found["names"] == ["w0", "SWA", "1", "2", "3"]
+    assert found["label"].startswith("training loss, plane through members 1, 2, 3, from 0.1 to 4: ")
+
+
+def test_a_hidden_method_takes_its_names_off_the_loss_plane(browser: Any, page: Path) -> None:
+    opened(browser, page, DESKTOP)
+    click = "document.querySelector('[data-legend=\"run-1-landscape\"] [data-toggles=SWA]').click()"
+    browser.execute_script(click)
+    names = """
+        const found = document.querySelectorAll('[data-panel="run-1-landscape/0"] .name');
+        return [...found].map(node => node.textContent);
+    """
+    assert browser.execute_script(names) == ["w0", "1", "2", "3"]

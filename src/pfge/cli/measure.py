@@ -19,7 +19,6 @@ from pfge.cli.arguments import (
 
 if TYPE_CHECKING:
     from pfge.calibration import Calibration, Temperatures
-    from pfge.lab.run.results import ConnectivityRow
 
 
 def _add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,6 +173,8 @@ def connect(options: argparse.Namespace) -> int:
     from pfge.cli.tables import print_connectivity
     from pfge.lab.experiments.connect import connect
     from pfge.lab.run.progress import Reporter
+    from pfge.reports.contents import save_if_possible
+    from pfge.reports.figures.path import curves
 
     rows = connect(
         options.folder,
@@ -183,23 +184,9 @@ def connect(options: argparse.Namespace) -> int:
         pairs=options.pairs,
         choice_seed=options.seed,
     )
-    print_connectivity(rows, _draw(rows, options.folder))
+    figure = save_if_possible(curves(rows), options.folder / "connectivity.svg", options.folder)
+    print_connectivity(rows, figure)
     return 0
-
-
-def _draw(rows: "Sequence[ConnectivityRow]", folder: Path) -> str:
-    """Draw the curves if matplotlib is there, and say where they can be seen."""
-    from pfge.reports.figures.path import curves
-
-    try:
-        from pfge.reports.figures.plots import save_figure
-    except ImportError as error:
-        return f"No figure: {error}; or see it on the page of pfge report {folder}"
-    figure, file = curves(rows), folder / "connectivity.svg"
-    if figure is None:
-        return "No figure: nothing was measured"
-    save_figure(figure, file)
-    return f"Figure: {file}"
 
 
 def _number_or_all(text: str) -> int | Literal["all"]:
@@ -238,8 +225,9 @@ def landscape(options: argparse.Namespace) -> int:
     """
     from pfge.lab.experiments.landscape import make_landscape
     from pfge.lab.run.progress import Reporter
-    from pfge.reports.figures.landscape import draw_landscape
-    from pfge.storage.files import write_json, write_text
+    from pfge.reports.contents import save_if_possible
+    from pfge.reports.figures.path import plane
+    from pfge.storage.files import write_json
 
     found = make_landscape(
         options.folder,
@@ -253,9 +241,7 @@ def landscape(options: argparse.Namespace) -> int:
         trust_code=options.trust_code,
     )
     write_json(options.folder / "landscape.json", found.to_json())
-    figure = options.folder / "landscape.svg"
-    write_text(figure, draw_landscape(found))
-    print(f"Figure: {figure}")
+    print(save_if_possible(plane(found), options.folder / "landscape.svg", options.folder))
     return 0
 
 

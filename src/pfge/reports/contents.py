@@ -1,6 +1,7 @@
 """What a report of a run shows, in the order in which it is shown."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from pfge.lab.config.settings import MarginSettings
 from pfge.lab.run.folder import RunFolder
@@ -22,10 +23,29 @@ FIGURES: tuple[Callable[[Run], Figure | None], ...] = (
     path.rates,
     path.members,
     lambda run: path.curves(run.connectivity),
+    lambda run: path.plane(run.landscape),
     trust.reliability,
     trust.corruptions,
     trust.unknown_inputs,
 )
+
+
+def save_if_possible(figure: Figure | None, file: Path, folder: Path) -> str:
+    """Write a figure if matplotlib is installed, and return where it can be seen, for people.
+
+    Args:
+        figure: The figure; None if there is nothing to draw.
+        file: Where to write it.
+        folder: The run, whose page shows the figure too.
+    """
+    try:
+        from pfge.reports.figures.plots import save_figure
+    except ImportError as error:
+        return f"No figure: {error}; or see it on the page of pfge report {folder}"
+    if figure is None:
+        return "No figure: nothing was measured"
+    save_figure(figure, file)
+    return f"Figure: {file}"
 
 
 def report_figures(run: Run) -> list[Figure]:

@@ -15,7 +15,6 @@ from pfge.methods import START, base_of, find_reference, is_starred
 from pfge.reports.appearance import NEUTRAL, styles
 from pfge.reports.contents import report_figures, report_tables
 from pfge.reports.figures.figure import Figure, Panel
-from pfge.reports.figures.landscape import draw_landscape
 from pfge.reports.printable import show_bytes
 from pfge.reports.run import Run
 from pfge.reports.statistics import by_method
@@ -44,15 +43,10 @@ def run_section(run: Run, key: str, name: str) -> tuple[str, dict[str, Figure]]:
     if of_methods:
         parts.append(("tables", "Tables", "".join(map(sheet, of_methods))))
     for part, title, wanted in (
-        ("path", "Along the path", ["rates", "members", "curves"]),
+        ("path", "Along the path", ["rates", "members", "curves", "landscape"]),
         ("trust", "Can it be trusted?", ["reliability", "corruptions", "unknown-inputs"]),
     ):
         html = _figures(figures, wanted, key)
-        if part == "path" and run.landscape:
-            html += (
-                "<figure><figcaption><h3>The loss plane</h3><p>Points off the plane are projected onto it."
-                f"</p></figcaption>{draw_landscape(run.landscape)}</figure>"
-            )
         evaluated = {method for _, method, _ in run.evaluations}
         if part == "trust" and evaluated and START not in evaluated:
             folder = run.folder.ensemble(run.evaluations[0][0], START)

@@ -79,7 +79,7 @@ def test_the_command_writes_the_numbers_and_the_picture(
     arguments = ["landscape", str(finished), "--grid", "2", "--images", "50", "--members", "2", "3", "4"]
     assert main(arguments) == 0
     assert json.loads((finished / "landscape.json").read_text())["members"] == [2, 3, 4]
-    assert (finished / "landscape.svg").read_text().startswith("<svg")
+    assert "<svg" in (finished / "landscape.svg").read_text()
     assert "landscape.svg" in capsys.readouterr().out
 
 

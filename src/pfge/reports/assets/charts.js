@@ -1,6 +1,8 @@
 // One panel of a figure as SVG. Text goes in as text nodes only, so that no name can become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
+const GRID_WIDTH = 480; // of a panel with a grid, before it is scaled
+const FINER = 4; // cells of a map for each cell of its grid
 const LABELS = 92; // pixels to the right of a panel whose points have names
 const MARKS = {
   circle: (r) => `M${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`,
@@ -57,17 +59,75 @@ function placesOf(series) {
   };
 }
 
+/** Return the value at a place between entries, counted from 0. */
+function between(values, place) {
+  const index = Math.min(Math.floor(place), values.length - 2);
+  return values[index] + (place - index) * (values[index + 1] - values[index]);
+}
+
+/** Return the color of a share of a grid's scale, from 0 to 1. */
+function colorAt({ colors }, share) {
+  const place = share * (colors.length - 1);
+  return `rgb(${[0, 1, 2].map((channel) => Math.round(between(colors.map((color) => color[channel]), place))).join(" ")})`;
+}
+
+/** Draw the values of a grid as colored cells, filled in linearly between its points. */
+function drawGrid(svg, grid, x, y) {
+  const cells = make(svg, "g", { class: "cells", "shape-rendering": "crispEdges" });
+  const range = Math.log((grid.high - grid.low + grid.offset) / grid.offset) || 1;
+  for (let row = 0; row < (grid.y.length - 1) * FINER; row++) {
+    const [bottom, top] = [row, row + 1].map((line) => y(between(grid.y, line / FINER)));
+    const line = grid.x.map((_, i) => between(grid.values.map((values) => values[i]), (row + 0.5) / FINER));
+    for (let column = 0; column < (grid.x.length - 1) * FINER; column++) {
+      const [left, right] = [column, column + 1].map((edge) => x(between(grid.x, edge / FINER)));
+      const value = between(line, (column + 0.5) / FINER);
+      make(cells, "rect", {
+        x: left, y: top, width: right - left + 0.3, height: bottom - top + 0.3,
+        fill: colorAt(grid, Math.log((value - grid.low + grid.offset) / grid.offset) / range),
+      });
+    }
+  }
+}
+
+/** Draw the scale of a grid's colors below the x axis: equal lengths are equal shares of the logarithm. */
+function drawColors(svg, grid, box) {
+  const [steps, top] = [40, box.bottom + 56];
+  const width = (box.right - box.left) / steps;
+  for (let step = 0; step < steps; step++) {
+    make(svg, "rect", {
+      x: box.left + step * width, y: top, width: width + 0.3, height: 12, fill: colorAt(grid, (step + 0.5) / steps),
+    });
+  }
+  grid.ticks.forEach((value, i) => {
+    const share = i / Math.max(1, grid.ticks.length - 1);
+    const anchor = { 0: "start", 1: "end" }[share] || "middle";
+    make(svg, "text", { x: box.left + share * (box.right - box.left), y: top + 28, "text-anchor": anchor },
+      String(Number(value.toPrecision(3))));
+  });
+}
+
+function writeLeader(svg, { point, place }, x, y) {
+  make(svg, "line", { class: "leader", x1: x(point[0]), y1: y(point[1]), x2: x(place[0]), y2: y(place[1]) });
+}
+
+function writeLabel(svg, { text, place }, x, y) {
+  make(svg, "text", { class: "name", x: x(place[0]), y: y(place[1]) + 5, "text-anchor": "middle" }, text);
+}
+
 /**
  * Draw a panel and return the SVG and its points, each with its place and its series.
  * Panels of a figure that have the name of an axis in common have its bounds in common: `sameX` and `sameY` are the
  * series of all of them.
  */
 function drawPanel(panel, styles, width, sameX, sameY) {
+  const { grid } = panel;
+  if (grid) width = GRID_WIDTH; // a square that the style sheet scales
   const least = panel.series.some((s) => s.named) ? 300 : 230;
-  const height = Math.round(Math.min(330, Math.max(least, width * 0.66)));
+  const height = grid ? GRID_WIDTH + 50 : Math.round(Math.min(330, Math.max(least, width * 0.66)));
   const lines = panel.x_ticks.some(([, name]) => name.includes("\n")) ? 2 : 1;
   const isNamed = panel.title.includes(panel.y_label);
   const box = { left: 58, right: width - (panel.labeled ? LABELS : 14), top: isNamed ? 10 : 26, bottom: height - 30 - 14 * lines };
+  if (grid) box.bottom = box.top + box.right - box.left;
   const svg = document.createElementNS(SVG, "svg");
   const series = panel.series;
   const xs = placesOf(sameX).xs.concat(panel.x_ticks.map(([x]) => x));
@@ -77,22 +137,29 @@ function drawPanel(panel, styles, width, sameX, sameY) {
     const low = Math.max(0, Math.floor(Math.min(...xs, ...ys) * 10) / 10);
     xBounds = yBounds = [low, 1.005];
   }
+  if (grid) [xBounds, yBounds] = [grid.x, grid.y].map((axis) => [axis[0], axis[axis.length - 1]]);
   const { x, y, names } = placeNames(series.filter((s) => s.named), (room) => ({
     x: scale(xBounds, [box.left + room.left, box.right], panel.log_x),
     y: scale(yBounds, [box.bottom - room.bottom, box.top + room.top]),
   }), box);
   for (const [key, value] of Object.entries({
-    class: "plot", viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0,
-    "aria-label": `${panel.title}: ${panel.y_label} against ${panel.x_label}, ${series.length} series. `
+    class: grid ? "plot map" : "plot", viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0,
+    "aria-label": `${panel.title}${grid ? `, from ${numberText(grid.low)} to ${numberText(grid.high)}` : ""}: ${panel.y_label} against ${panel.x_label}, ${series.length} series. `
       + "Arrow keys read the points; all numbers are in the table below.",
   })) svg.setAttribute(key, value);
 
   if (!isNamed) make(svg, "text", { x: 0, y: 11 }, panel.y_label);
-  drawAxes(svg, panel, box, x, y, xBounds, yBounds, height);
+  drawAxes(svg, panel, box, x, y, xBounds, yBounds, grid ? box.bottom + 44 : height);
+  if (grid) {
+    drawGrid(svg, grid, x, y);
+    drawColors(svg, grid, box);
+  }
   if (panel.diagonal) make(svg, "line", { class: "guide", x1: x(xBounds[0]), y1: y(xBounds[0]), x2: x(1), y2: y(1) });
-  const points = series.flatMap((s) => drawSeries(svg, s, styles[s.method] || styles[""], x, y));
+  for (const label of panel.labels) writeLeader(svg, label, x, y);
+  const points = series.flatMap((s) => drawSeries(svg, s, styles[s.method] || styles[""], x, y, grid !== null));
   if (panel.labeled) labelPoints(svg, points.filter((p) => p.series.method), box);
   for (const name of names) writeName(svg, name);
+  for (const label of panel.labels) writeLabel(svg, label, x, y);
   return { svg, points };
 }
 
@@ -171,9 +238,9 @@ function drawAxes(svg, panel, box, x, y, xBounds, yBounds, height) {
   make(svg, "text", { x: (box.left + box.right) / 2, y: height - 4, "text-anchor": "middle" }, panel.x_label);
 }
 
-function drawSeries(svg, series, style, x, y) {
+function drawSeries(svg, series, style, x, y, isOnGrid) {
   const group = make(svg, "g", { "data-method": series.method, "data-label": series.label });
-  paint(group, style);
+  paint(group, series.color ? { light: series.color, dark: series.color } : style);
   const isStrong = style.strong && !series.faint;
   const places = series.x.map((value, i) => [x(value), y(series.y[i])]);
   if (series.error && series.shape !== "marks" && !series.faint) {
@@ -195,6 +262,7 @@ function drawSeries(svg, series, style, x, y) {
       make(group, "path", { d: `M${px} ${top}V${bottom}`, stroke: "currentColor", "stroke-width": 1.5, "stroke-opacity": 0.4 });
     }
     if (series.shape !== "line") {
+      if (isOnGrid && !series.faint) drawMark(group, style, px, py, isStrong ? 6 : 4.6).setAttribute("class", "outline");
       const mark = drawMark(group, style, px, py, series.faint ? 2.6 : isStrong ? 6 : 4.6);
       if (series.faint) mark.setAttribute("opacity", 0.65);
     }

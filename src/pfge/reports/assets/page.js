@@ -31,7 +31,8 @@ function drawLegend(holder, figure) {
   for (const [label, series] of new Map(lines.map((s) => [s.label, s]))) {
     const entry = element(holder, "span", "line");
     const icon = make(entry, "svg", { width: 22, height: 16, viewBox: "0 -8 22 16", "aria-hidden": "true" });
-    paint(icon, styles[""]);
+    if (series.color) make(icon, "line", { class: "edge", x2: 22 });
+    paint(icon, series.color ? { light: series.color, dark: series.color } : styles[""]);
     make(icon, "line", { x2: 22, stroke: "currentColor", "stroke-dasharray": series.dashed ? "5 4" : "none" });
     entry.append(label);
   }
@@ -62,7 +63,8 @@ function drawAll() {
     }
     const sameX = shown(panels.filter((other) => other.x_label === panel.x_label && other.log_x === panel.log_x));
     const sameY = shown(panels.filter((other) => other.y_label === panel.y_label));
-    const { svg, points } = drawPanel({ ...panel, series }, styles, width, sameX, sameY);
+    const labels = panel.labels.filter((label) => !hidden.has(label.method));
+    const { svg, points } = drawPanel({ ...panel, series, labels }, styles, width, sameX, sameY);
     holder.append(svg);
     listen(svg, points.sort((a, b) => Boolean(b.series.method) - Boolean(a.series.method)), panel);
   }

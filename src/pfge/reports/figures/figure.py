@@ -1,4 +1,8 @@
-"""What is drawn, apart from how: the same values become a page's chart, a paper's figure and a text table."""
+"""Figures as plain data.
+
+Two renderers draw them: `assets/charts.js` for the page, and `figures/plots.py` for papers and notebooks. A
+table of the same numbers is made from them too.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +13,8 @@ from pfge.reports.statistics import Estimate
 from pfge.tasks import Metric
 
 Shape = Literal["line", "marks", "both"]
+MAP_COLORS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+"""From dark blue to yellow, in steps that look equal."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,7 @@ class Series:
         dashed: Whether the line is dashed.
         names: What each point is, where the label does not say it all.
         named: Whether the names are written beside the points, as of a front, which has a free side.
+        color: Color of a line that belongs to no method; "" for the neutral one.
     """
 
     label: str
@@ -38,6 +45,7 @@ class Series:
     dashed: bool = False
     names: Sequence[str] = ()
     named: bool = False
+    color: str = ""
 
     @classmethod
     def of_estimates(
@@ -77,6 +85,64 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """Values at the points of a grid, shown as colors from low to high.
+
+    Colors are spaced by the logarithm of the distance from a value that is `offset` below the lowest one.
+
+    Attributes:
+        label: Name of the values.
+        x: Coordinates of the columns, growing.
+        y: Coordinates of the rows, growing.
+        values: A row for each y, with an entry for each x.
+        low: The lowest value.
+        high: The highest value.
+        offset: Distance of the lowest value, which may be 0 and then has no logarithm itself.
+        ticks: Values that are named beside the scale of colors.
+        colors: Red, green and blue of evenly spaced colors, from 0 to 255.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    values: Sequence[Sequence[float]]
+    low: float
+    high: float
+    offset: float
+    ticks: Sequence[float]
+    colors: Sequence[tuple[int, int, int]] = MAP_COLORS
+
+    @classmethod
+    def of(
+        cls, label: str, x: Sequence[float], y: Sequence[float], values: Sequence[Sequence[float]]
+    ) -> "Grid":
+        """Return the grid with its scale of colors."""
+        low, high = min(map(min, values)), max(map(max, values))
+        is_flat = high - low <= 1e-9 * max(abs(low), abs(high))
+        offset = 1.0 if is_flat else 0.01 * (high - low)
+        ratio = (high - low + offset) / offset
+        ticks = [low + offset * (ratio ** (step / 4) - 1) for step in range(5)]
+        return cls(label, x, y, values, low, high, offset, list(dict.fromkeys(ticks)))
+
+
+@dataclass(frozen=True)
+class Label:
+    """A name beside a point.
+
+    Attributes:
+        text: The name.
+        point: Coordinates of the point.
+        place: Coordinates of the middle of the name.
+        method: The method that the point belongs to; hiding it hides the name.
+    """
+
+    text: str
+    point: tuple[float, float]
+    place: tuple[float, float]
+    method: str
+
+
+@dataclass(frozen=True)
 class Panel:
     """Series that share a pair of axes.
 
@@ -90,6 +156,8 @@ class Panel:
         guides: Places of vertical lines.
         diagonal: Whether the line y = x is drawn, from 0 to 1.
         labeled: Whether every point bears the name of its method.
+        grid: Values that are drawn as colors below the series, on axes that end where the grid does.
+        labels: Names of points at chosen places.
     """
 
     title: str
@@ -101,6 +169,8 @@ class Panel:
     guides: Sequence[float] = ()
     diagonal: bool = False
     labeled: bool = False
+    grid: Grid | None = None
+    labels: Sequence[Label] = ()
 
     @property
     def columns(self) -> tuple[str, str, str, str]:
@@ -108,7 +178,7 @@ class Panel:
         return ("series", self.x_label, self.y_label, "standard error")
 
     def rows(self) -> list[list[str]]:
-        """Return every number that is drawn, as text."""
+        """Return the numbers of every series, as text."""
         names = dict(self.x_ticks)
         return [
             [

@@ -1,12 +1,14 @@
-"""Figures along the path of training: rates, members, curves."""
+"""Figures along the path of training: rates, members, curves, the loss plane."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from statistics import fmean
 
-from pfge.lab.run.results import ComparisonRow, ConnectivityRow
+from pfge.lab.run.results import ComparisonRow, ConnectivityRow, Landscape, Place
 from pfge.methods import METHODS, START, Method, TrainingPlan, find_reference
 from pfge.reports.appearance import appearance_of
-from pfge.reports.figures.figure import Figure, Panel, Series, axis_label, figure_of
+from pfge.reports.figures.figure import Figure, Grid, Label, Panel, Series, Shape, axis_label, figure_of
 from pfge.reports.run import Run
 from pfge.reports.statistics import Estimate, by_method, paired_metrics
 from pfge.tasks import Metric
@@ -163,3 +165,106 @@ def curves(rows: Sequence[ConnectivityRow]) -> Figure | None:
         "members lie in one valley.",
         panels,
     )
+
+
+QUANTITIES = {"train_loss": "training loss", "train_error": "training error", "test_error": "test error"}
+CURVE_COLOR, TRAJECTORY_COLOR = "#ff7f0e", "#ffffff"
+
+
+def plane(found: Landscape | None) -> Figure | None:
+    """Return the loss on the plane through three members, with w0, means, the trajectory and curves on it."""
+    if found is None:
+        return None
+    label, reference = QUANTITIES[found.quantity], find_reference().name
+    grid = Grid.of(label, found.x, found.y, found.values)
+    members = {f"member {number}": point for number, point in enumerate(found.pfge, 1)}
+    means = {name: point for name, point in found.means.items() if name in METHODS}
+    trajectory = [found.w0, *(found.trajectory or [])]
+    series = [_on_plane("fitted curve", curve, color=CURVE_COLOR) for curve in found.curves]
+    if len(trajectory) > 1:
+        series.insert(0, _on_plane("trajectory", trajectory, faint=True, color=TRAJECTORY_COLOR))
+    series += [_on_plane(name, [point], method=name) for name, point in {START: found.w0, **means}.items()]
+    series.append(
+        _on_plane(f"members of {reference}", [*members.values()], method=reference, names=[*members])
+    )
+    points = [
+        (START, found.w0, START),
+        *((name, point, name) for name, point in means.items()),
+        *((str(number), point, reference) for number, point in enumerate(found.pfge, 1)),
+    ]
+    first, second, _ = found.members
+    return figure_of(
+        "landscape",
+        "The loss plane",
+        "Points off the plane are projected onto it.",
+        [
+            Panel(
+                f"{label}, plane through members {', '.join(map(str, found.members))}",
+                f"distance from member {first} towards member {second}",
+                "distance from that line",
+                series,
+                grid=grid,
+                labels=_place_labels(points, grid),
+            )
+        ],
+    )
+
+
+def _on_plane(
+    label: str,
+    points: Sequence[Place],
+    *,
+    method: str = "",
+    faint: bool = False,
+    color: str = "",
+    names: Sequence[str] = (),
+) -> Series:
+    """Return points of the plane as a series: marks of a method, or a line of no method."""
+    x, y = [point[0] for point in points], [point[1] for point in points]
+    shape: Shape = "marks" if method else "both" if faint else "line"
+    return Series(label, x, y, method, shape=shape, faint=faint, names=names, color=color)
+
+
+SIDE, LETTER_WIDTH, LETTER_HEIGHT, MARK = 380, 8, 14, 5.5
+"""Sizes that names are placed by: the side of the plane, a letter, half a mark. Renderers keep ratios."""
+
+
+def _place_labels(points: Sequence[tuple[str, Place, str]], grid: Grid) -> list[Label]:
+    """Return each name with its place: near its mark, within the plane, and on no other name or mark."""
+    (left, right), (bottom, top) = ((axis[0], axis[-1]) for axis in (grid.x, grid.y))
+    across, up = SIDE / (right - left), SIDE / (top - bottom)
+    at = [((x - left) * across, (y - bottom) * up) for _, (x, y), _ in points]
+    taken = [_Box(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in at]
+    labels = []
+    for (text, point, method), (x, y) in zip(points, at, strict=True):
+        half = LETTER_WIDTH * len(text) / 2 + 2
+        choices = [
+            (x + way * (half + MARK + away), y + rise * (MARK + 8 + away))
+            for away in (3, 14, 26, 40, 56)
+            for way, rise in sorted(product((1, 0, -1), (1, 0, -1)), key=lambda step: abs(step[1]) < 1)
+            if (way, rise) != (0, 0)
+        ]
+        boxes = [
+            _Box(cx - half, cy - LETTER_HEIGHT / 2, cx + half, cy + LETTER_HEIGHT / 2) for cx, cy in choices
+        ]
+        free = [i for i, box in enumerate(boxes) if box.is_on_plane() and not any(map(box.overlaps, taken))]
+        best = free[0] if free else 0
+        taken.append(boxes[best])
+        place = left + choices[best][0] / across, bottom + choices[best][1] / up
+        labels.append(Label(text, point, place, method))
+    return labels
+
+
+@dataclass(frozen=True)
+class _Box:
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def overlaps(self, other: "_Box") -> bool:
+        apart = self.right < other.left or other.right < self.left
+        return not (apart or self.top < other.bottom or other.top < self.bottom)
+
+    def is_on_plane(self) -> bool:
+        return min(self.left, self.bottom) >= 0 and max(self.right, self.top) <= SIDE

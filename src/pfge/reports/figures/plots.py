@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pfge.reports.appearance import NEUTRAL, Style, styles
-from pfge.reports.figures.figure import Figure, Panel, Series
+from pfge.reports.figures.figure import Figure, Grid, Label, Panel, Series
 from pfge.reports.figures.path import members
 from pfge.reports.figures.tradeoff import tradeoff
 from pfge.reports.run import Run
@@ -16,6 +18,8 @@ try:
     import matplotlib as mpl
     from matplotlib import figure as mpl_figure
     from matplotlib.axes import Axes
+    from matplotlib.colors import FuncNorm, LinearSegmentedColormap
+    from matplotlib.patheffects import withStroke
 except ImportError as error:
     raise ImportError('figures need matplotlib; pip install "pfge[figures]"') from error
 
@@ -65,7 +69,9 @@ def plot(figure: Figure) -> Plot:
     with mpl.rc_context(STYLE):
         columns = 2 if len(figure.panels) == 4 else min(COLUMNS, len(figure.panels))
         rows = -(-len(figure.panels) // columns)
-        drawn = Plot(figsize=(4.2 * columns, 3.2 * rows + 0.4), layout="constrained")
+        has_grid = any(panel.grid for panel in figure.panels)
+        width, height = (5.6, 4.8) if has_grid else (4.2, 3.2)
+        drawn = Plot(figsize=(width * columns, height * rows + 0.4), layout="constrained")
         by_method = styles(figure.methods)
         for place, panel in enumerate(figure.panels, 1):
             _draw(drawn.add_subplot(rows, columns, place), panel, by_method)
@@ -76,7 +82,14 @@ def plot(figure: Figure) -> Plot:
                 strict=True,
             )
             unique = dict(zip(labels, handles, strict=True))
-            drawn.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=4, frameon=False)
+            drawn.legend(
+                unique.values(),
+                unique.keys(),
+                loc="outside lower center",
+                ncols=4,
+                frameon=has_grid,
+                facecolor="0.8",  # which shows the white line of a trajectory
+            )
         return drawn
 
 
@@ -114,8 +127,10 @@ def _draw(axes: Axes, panel: Panel, by_method: Mapping[str, Style]) -> None:
         axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, linestyle="--", zorder=0)
     if panel.log_x:
         axes.set_xscale("log")
+    if panel.grid:
+        _draw_grid(axes, panel.grid)
     for series in panel.series:
-        _draw_series(axes, series, by_method.get(series.method, NEUTRAL))
+        _draw_series(axes, series, by_method.get(series.method, NEUTRAL), on_grid=panel.grid is not None)
     if panel.x_ticks:
         places, names = zip(*panel.x_ticks, strict=True)
         axes.set_xticks(places, names)
@@ -123,10 +138,57 @@ def _draw(axes: Axes, panel: Panel, by_method: Mapping[str, Style]) -> None:
     for series in panel.series:
         if series.named:
             _write_names(axes, series)
+    for label in panel.labels:
+        _write_label(axes, label)
 
 
-def _draw_series(axes: Axes, series: Series, style: Style) -> None:
-    color = style.light
+def _draw_grid(axes: Axes, grid: Grid) -> None:
+    """Draw the values as colors, filled in linearly, and the scale of colors beside them."""
+    (left, right), (bottom, top) = ((axis[0], axis[-1]) for axis in (grid.x, grid.y))
+    # An image shows a value in the middle of a cell, so it reaches half a cell beyond the grid.
+    wide, high = (right - left) / (len(grid.x) - 1) / 2, (top - bottom) / (len(grid.y) - 1) / 2
+    colors = [[channel / 255 for channel in color] for color in grid.colors]
+    image = axes.imshow(
+        grid.values,
+        cmap=LinearSegmentedColormap.from_list("pfge", colors),
+        norm=FuncNorm(
+            (
+                lambda value: np.log(np.maximum(value - grid.low, 0) + grid.offset),
+                lambda share: np.exp(share) + grid.low - grid.offset,
+            ),
+            vmin=grid.low,
+            vmax=max(grid.high, grid.low + grid.offset),
+        ),
+        extent=(left - wide, right + wide, bottom - high, top + high),
+        origin="lower",
+        interpolation="bilinear",
+        interpolation_stage="data",
+        aspect="auto",
+    )
+    axes.set(xlim=(left, right), ylim=(bottom, top), box_aspect=1, autoscale_on=False)
+    scale = axes.figure.colorbar(image, ax=axes, label=grid.label, shrink=0.8)
+    scale.ax.set_yticks(grid.ticks, [f"{value:.3g}" for value in grid.ticks])
+    scale.ax.minorticks_off()
+
+
+def _write_label(axes: Axes, label: Label) -> None:
+    """Write a name in white with a dark outline, which every color of a grid shows."""
+    axes.annotate(
+        label.text,
+        label.point,
+        label.place,
+        color="white",
+        ha="center",
+        va="center",
+        fontsize=9,
+        fontweight="bold",
+        path_effects=[withStroke(linewidth=2, foreground="black")],
+        arrowprops={"arrowstyle": "-", "linewidth": 0.6, "color": "white"},
+    )
+
+
+def _draw_series(axes: Axes, series: Series, style: Style, *, on_grid: bool = False) -> None:
+    color = series.color or style.light
     weight = 2.0 if style.strong else 1.4
     axes.plot(
         series.x,
@@ -138,6 +200,8 @@ def _draw_series(axes: Axes, series: Series, style: Style) -> None:
         marker="none" if series.shape == "line" else MARKS[style.mark],
         markersize=3 if series.faint else 6,
         markerfacecolor="white" if style.open else color,
+        markeredgecolor="white" if on_grid else color,
+        clip_on=not on_grid,  # a mark may lie on the edge
         alpha=0.5 if series.faint else 1.0,
     )
     if series.error is None or series.faint:
