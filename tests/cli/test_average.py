@@ -144,7 +144,7 @@ def test_a_checkpoint_of_lightning_is_pooled_by_its_config(tmp_path: Path, capsy
     [
         (["--out", "mean.safetensors"], "--out must be a folder, got mean.safetensors; give mean, in which"),
         (["--out", "mean", "--greedy"], "--greedy needs validation data; give --config CONFIG"),
-        (["missing.pt", "--out", "mean"], "there is no checkpoint missing.pt; check the path"),
+        (["missing.pt", "--out", "mean"], "checkpoint missing.pt does not exist; check the path"),
     ],
 )
 def test_what_cannot_be_averaged_is_said_in_one_line(

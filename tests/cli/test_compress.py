@@ -294,7 +294,7 @@ def test_what_needs_validation_data_says_so(
     ensemble = without_validation(finished, folder)
     assert main(["compress", str(ensemble), str(folder / "small"), *option]) == 2
     message = (
-        "needs validation data that the ensemble was not trained on, and this experiment has none; give a "
+        "needs validation data that the ensemble was not trained on, and this experiment lacks it; give a "
         "config with data.validation, or --set data.validation_from_test=true"
     )
     assert message in capsys.readouterr().err

@@ -233,7 +233,7 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
             "an epoch must have at least one batch, got 1000 images for batch_size 5000",
         ),
         ("engine.accelerator=quantum", "the settings in [engine] do not fit this machine"),
-        ("pretrain.weights=none.pt", "there is no checkpoint none.pt; check the path"),
+        ("pretrain.weights=none.pt", "checkpoint none.pt does not exist; check the path"),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(

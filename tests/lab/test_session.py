@@ -145,7 +145,7 @@ def test_pictures_have_the_size_that_the_config_asks_for(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("setting", ["data.crop_padding=1", "data.flip=true"])
 def test_augmentation_of_pictures_is_refused_for_other_data(tmp_path: Path, setting: str) -> None:
-    with pytest.raises(ConfigError, match=r"crop_padding and data.flip are for pictures"):
+    with pytest.raises(ConfigError, match=r"crop_padding and data.flip apply to images"):
         splits_of(tmp_path, "data.name=breast_cancer", "model.name=mlp", setting)
 
 
@@ -168,7 +168,7 @@ def streamed(folder: Path) -> tuple[str, ...]:
 
 
 def test_crops_after_padding_are_said_to_be_of_no_use_for_streamed_pictures(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"training makes no use of data.crop_padding .* got 2 with"):
+    with pytest.warns(UserWarning, match=r"training ignores data.crop_padding .* got 2 with"):
         splits_of(tmp_path, *streamed(tmp_path), "data.crop_padding=2")
 
 

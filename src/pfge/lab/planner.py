@@ -1,4 +1,4 @@
-"""Find which ensembles fit into a memory: methods, members, bits, and where each member is taken."""
+"""Find the ensembles that fit into a memory: method, members, bits, and the iteration of each member."""
 
 import warnings
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ class Plan:
     """One way to use a memory.
 
     Attributes:
-        method: Its name.
-        format: How members are stored.
+        method: Name of the method.
+        format: Storage format of the members.
         setting: Cycle, period, iterations and rates.
-        members: How many are used at test time, the last ones if the method makes more.
-        nbytes: Of the members at test time; one more model is in memory while they predict.
-        training_bytes: Beyond SGD's own: a mean and the members of a run, which a folder can take instead.
+        members: Number of members at test time; the last ones if the method makes more.
+        nbytes: Bytes of the members at test time; prediction needs one more model in memory.
+        training_bytes: Bytes beyond those of SGD: a mean, and the members unless a folder stores them.
     """
 
     method: str
@@ -41,13 +41,13 @@ class Plan:
 
     @property
     def rates(self) -> list[float]:
-        """The learning rate of each of those iterations."""
+        """The learning rate at each of those iterations."""
         schedule = schedule_of(self.method, self.setting)
         return [schedule(iteration) for iteration in self.iterations]
 
 
 def describe_layout(name: str, *, classes: int, channels: int = 3) -> Weights:
-    """Return tensors of a model's shapes and types that take no memory, where the model allows it."""
+    """Return a model's tensors on the meta device, which take no memory, if the model can be built there."""
     try:
         with torch.device("meta"):
             return view_weights(build_model(name, classes=classes, channels=channels))
@@ -57,20 +57,20 @@ def describe_layout(name: str, *, classes: int, channels: int = 3) -> Weights:
 
 
 def planned_methods() -> list[Method]:
-    """Return the methods that are planned, the reference first."""
+    """Return the methods that plans consider, the reference first."""
     return reference_first([method for method in METHODS.values() if method.plan])
 
 
 def find_plans(memory: int, layout: Weights, setting: TrainingPlan) -> list[Plan]:
     """Return, for each method and format, the plan with the most members that fits.
 
-    Where a method's members do not fit, PFGE and Star get longer periods of whole cycles, so that they make
-    fewer, and of FGE the last few are used.
+    If not all members fit, PFGE and Star get longer periods of whole cycles, which yield fewer members, and
+    FGE uses its last members.
 
     Args:
         memory: Bytes for the members at test time.
-        layout: As of `describe_layout`.
-        setting: The required setting; a plan's period is this one or longer.
+        layout: Tensors of the model, as from `describe_layout`.
+        setting: The required setting; a plan's period is at least as long.
 
     Raises:
         ValueError: Nothing fits.
@@ -93,11 +93,11 @@ def find_plans(memory: int, layout: Weights, setting: TrainingPlan) -> list[Plan
 
 
 def recommend(plans: list[Plan]) -> list[Plan]:
-    """Return the plan to take for one forward pass, for a few, and for many, as far as there are any.
+    """Return the recommended plans for one forward pass, for a few and for many.
 
-    It is that of the recommended method, with the most members and then in the widest format that fits. If
-    more members of the reference fit, which can be packed more tightly, it is that of the reference. The last
-    few members of a method that makes many are not recommended: one average may be better than they are.
+    Each has the most members of a recommended method, in the widest format that fits. If more members of
+    the reference fit, which can be packed more tightly, the reference is recommended instead. The last few
+    members of a method that makes many are not recommended: one average may be better.
     """
     chosen = []
     for method in (method for method in planned_methods() if method.plan == "recommended"):
@@ -134,10 +134,10 @@ def _choices(method: Method, setting: TrainingPlan) -> Iterator[tuple[TrainingPl
     """Yield settings and numbers of members, most members first."""
     made = len(_iterations(method, setting))
     yield setting, made
-    for members in range(made - 1, 1, -1):  # one member is what SWA makes
+    for members in range(made - 1, 1, -1):  # one member is left to SWA
         if method.members == "period":
             longest = setting.iterations // members // setting.cycle * setting.cycle
-            # Rounded to cycles, it may be shorter than the one asked for, of which the last members are used.
+            # Rounded to cycles, it may be shorter than the required period, whose last members are then used.
             yield replace(setting, period=max(longest, setting.period)), members
         else:
             yield setting, members

@@ -54,7 +54,7 @@ from pfge.weights import Weights, count_bytes, view_weights
 
 
 class FirstBatches:
-    """The first batches of a source, or one process's share of them; can be iterated repeatedly."""
+    """The first batches of a source, or the share of one rank; can be iterated repeatedly."""
 
     def __init__(self, source: TrainingBatches, count: int, share: tuple[int, int]):
         number, every = share
@@ -67,10 +67,10 @@ class FirstBatches:
 
 
 def require_task(ensemble: Ensemble, task: Task, path: Path) -> Ensemble:
-    """Return the ensemble of a path, if it is of a task.
+    """Return the ensemble of a path if it has a task.
 
     Raises:
-        StorageError: It is of another one.
+        StorageError: It has another task.
     """
     if ensemble.task != task:
         raise StorageError(
@@ -90,14 +90,14 @@ def require_fitting_model(session: "Session") -> None:
         augmented = [method.name for method in methods if method.path == "augmented"]
         if augmented and session.splits.normalization is None:
             raise ConfigError(
-                f"{augmented[0]} needs pictures, and data.name = {session.experiment.data.name!r} has none; "
-                "leave it out of ensemble.methods"
+                f"{augmented[0]} needs images, and data.name = {session.experiment.data.name!r} has other "
+                "inputs; leave it out of ensemble.methods"
             )
         dropping = [method.name for method in methods if method.path == "start"]
         if dropping and not has_dropout(model):
             raise ConfigError(
                 f"{dropping[0]} needs a model with dropout, and model.name = "
-                f"{session.experiment.model.name!r} has none; leave it out of ensemble.methods, or give the "
+                f"{session.experiment.model.name!r} lacks it; leave it out of ensemble.methods, or give the "
                 "model dropout in model.options"
             )
         inputs, targets = session.first_batch(1)
@@ -131,11 +131,11 @@ def _call(session: "Session", model: nn.Module, inputs: Any) -> Any:
         raise ConfigError(
             f"model.name = {session.experiment.model.name!r} must take the inputs of data.name = "
             f"{session.experiment.data.name!r}, which are {_describe(inputs)}: {_first_line(error)}"
-        ) from error  # so that --traceback shows its place
+        ) from error  # --traceback shows the line
 
 
 def _require_finite_inputs(session: "Session", model: nn.Module) -> None:
-    """Refuse NaN and infinity that reach the outputs; a user's model may replace them."""
+    """Refuse inputs with NaN or infinity that reach the outputs; a user's model may replace them."""
     splits = session.splits
     for purpose, part in (
         ("training", splits.train),
@@ -168,10 +168,10 @@ def _describe(inputs: Any) -> str:
 
 
 def load_splits(settings: DataSettings) -> Splits:
-    """Return the data sets of an experiment, each cut to the number of examples that it asks for.
+    """Return the splits of an experiment, each reduced to the number of examples in the settings.
 
     Raises:
-        ConfigError: The settings ask for what the data does not have.
+        ConfigError: A setting does not apply to the data.
     """
     seed = settings.split_seed
     splits = load_data(
@@ -187,13 +187,13 @@ def load_splits(settings: DataSettings) -> Splits:
     )
     if splits.normalization is None and (settings.crop_padding or settings.flip):
         raise ConfigError(
-            f"data.crop_padding and data.flip are for pictures, and data.name = {settings.name!r} has none; "
-            "leave them out"
+            f"data.crop_padding and data.flip apply to images, and data.name = {settings.name!r} has other "
+            "inputs; leave them out"
         )
     if settings.crop_padding and not isinstance(splits.train, ImageSet):
         warnings.warn(
-            "training makes no use of data.crop_padding for pictures that are not in memory, which have "
-            f"random parts anyway, got {settings.crop_padding} with data.name = {settings.name!r}; only TTA "
+            "training ignores data.crop_padding for images that are not in memory, which are cropped at "
+            f"random anyway, got {settings.crop_padding} with data.name = {settings.name!r}; only TTA "
             "uses it, so leave it out otherwise",
             stacklevel=2,
         )
@@ -208,7 +208,7 @@ def load_splits(settings: DataSettings) -> Splits:
     if not settings.validation_from_test:
         test = take(splits.test, settings.test_images, seed, part="test data")
         return replace(splits, train=train, test=test)
-    # Halved before taking fewer, so that an image is in the same half in small and in full runs.
+    # Halved before it is reduced: an image is in the same half in small and in full runs.
     validation, test = (
         take(half, settings.test_images, seed, part="half of the test data")
         for half in validation_from_test(splits.test, seed)
@@ -226,17 +226,17 @@ DECIDING = (
     "train_images",
     "test_images",
 )
-"""The settings that decide what the data is; those who change one ask for other data."""
+"""Settings that select the data; a run with another value uses other data on purpose."""
 
 
 def keep_fingerprint(folder: RunFolder, splits: Splits) -> None:
-    """Write the fingerprint of the data, unless there is one or the run began without."""
+    """Write the fingerprint of the data, unless it exists or the run began without one."""
     if not folder.data.exists() and not folder.has_begun():
         write_json(folder.data, {part: asdict(getattr(splits, part).fingerprint()) for part in PARTS})
 
 
 def require_same_data(folder: RunFolder, settings: DataSettings, splits: Splits) -> None:
-    """Raise a StorageError if the data differs from that of the run, by the same settings.
+    """Raise a StorageError if the same settings now give other data than the run's.
 
     Runs without a fingerprint are not checked.
     """
@@ -254,12 +254,12 @@ def require_same_data(folder: RunFolder, settings: DataSettings, splits: Splits)
     if differing:
         raise StorageError(
             f"{folder.path} was made with other data; {'; '.join(differing)}; restore its data, or give "
-            f"another --out for a new run; if you know that they are the same, remove {folder.data}"
+            f"another --out for a new run; if you know that the data is the same, remove {folder.data}"
         )
 
 
 def kept_count(folder: RunFolder, part: str) -> int:
-    """Return how many examples a part of a run's data has, "train", "validation" or "test".
+    """Return the number of examples in a split of a run: "train", "validation" or "test".
 
     Raises:
         StorageError: The run has no fingerprint.
@@ -294,10 +294,10 @@ class Session:
     def set_up(
         cls, experiment: Experiment, folder: RunFolder, engine: Engine, reporter: Reporter
     ) -> "Session":
-        """Load the data of an experiment; progress is shown by the first process only.
+        """Load the data of an experiment; only rank 0 shows progress.
 
         Raises:
-            StorageError: The folder is of a run, or of an ensemble in one, that was made with other data.
+            StorageError: The folder belongs to a run that was made with other data.
         """
         reporter = reporter if engine.is_first else Reporter(quiet=True)
         splits = load_splits(experiment.data)
@@ -308,12 +308,12 @@ class Session:
 
     @cached_property
     def task(self) -> Task:
-        """The task: that of the config, or else the data set's own."""
+        """The task of the config, or the default of the data set."""
         return self.experiment.task.make() or self.splits.task
 
     @cached_property
     def outputs(self) -> int:
-        """How many outputs the model has: one for each class or label, or what a regression needs."""
+        """Number of outputs: one for each class, label or number, and for each predicted variance."""
         names = self.splits.train.class_names
         if names and not isinstance(self.task, Regression):
             return len(names)
@@ -323,7 +323,7 @@ class Session:
 
     @cached_property
     def input_spec(self) -> InputSpec:
-        """What an ensemble's manifest says, so that the data is not needed to use it."""
+        """The inputs that ensembles expect, for their manifests: using one does not need the data."""
         names, normalization = self.splits.train.class_names, self.splits.normalization
         inputs = self.first_inputs(1)
         return InputSpec(
@@ -338,7 +338,7 @@ class Session:
 
     @cached_property
     def has_positions(self) -> bool:
-        """Whether an example has several predictions, as for its pixels or tokens."""
+        """Whether an example has several predictions, one for each pixel or token."""
         with torch.random.fork_rng(), torch.no_grad():
             inputs, targets = self.first_batch(1)
             outputs = self.engine.forward(self.build_model().eval(), (inputs,))
@@ -346,7 +346,7 @@ class Session:
         return isinstance(scores, PositionScores)
 
     def require_one_class(self, what: str) -> None:
-        """Raise a ValueError unless each example has one class, which `what` needs."""
+        """Raise a ValueError, which names `what`, unless each example has one class."""
         require_classification(self.task, what)
         if self.has_positions:
             raise InvalidValueError(
@@ -358,7 +358,7 @@ class Session:
         """Return a new model; its initial weights depend on the caller's random state.
 
         Args:
-            **options: Those that it has beside its settings', or in their place.
+            **options: Model options that add to or replace those in the settings.
         """
         model = build_model(
             self.experiment.model.name,
@@ -369,18 +369,18 @@ class Session:
         return self.engine.place(model)
 
     def open_log(self, work: str) -> Log | None:
-        """Return the log of a path's loss and rates, if the experiment has one."""
+        """Return the log for the loss and rates of a path; None if the experiment has no logger."""
         if not self.engine.is_first:
             return None
         return open_log(self.experiment.engine.logger, self.folder.logs, work)
 
     def first_inputs(self, count: int) -> Any:
-        """Return the first test images as inputs, [N, C, H, W], or what other data has for inputs."""
+        """Return the inputs of the first test examples, such as [N, C, H, W] for images."""
         return self.first_batch(count)[0]
 
     def first_batch(self, count: int) -> Batch:
-        """Return the first test images as inputs, and their targets."""
-        # Of all test images, as one that cannot be read is replaced by another.
+        """Return the inputs and targets of the first test examples."""
+        # From the whole test set: an image that cannot be read is replaced by another.
         batches = evaluation_batches(
             self.splits.test, self.splits.normalization, batch_size=count, device=self.engine.device
         )
@@ -393,7 +393,7 @@ class Session:
             return self.build_model(**options)
 
     def batches(self, seed: int, purpose: str, *, whole: bool = False) -> TrainingBatches:
-        """Return training batches: this process's part of each, or each whole."""
+        """Return training batches: the share of this rank in each, or whole batches."""
         settings = self.experiment.data
         return training_batches(
             self.splits.train,
@@ -430,7 +430,7 @@ class Session:
         RUN/seed-N/ensembles/METHOD-last has the last members of METHOD, as many as in the results.
 
         Raises:
-            StorageError: It is missing or damaged, or of another task than the experiment.
+            StorageError: It is missing or damaged, or has another task than the experiment.
         """
         is_saved = (path / MANIFEST).exists()
         if not is_saved and (file := RunFolder.start_weights_of(path)):
@@ -443,14 +443,14 @@ class Session:
         if method and method.path in ("augmented", "start") and not path.exists():
             remedy = ", or a copy of it made by pfge views" if method.path == "augmented" else ""
             raise StorageError(
-                f"{path} must be an ensemble folder, and {method.name} has none: it is one model in several "
-                f"passes; give {path.with_name(method.base or START)}{remedy}"
+                f"{path} does not exist: {method.name} is one model in several passes and is not saved; "
+                f"give {path.with_name(method.base or START)}{remedy}"
             )
         ensemble = Ensemble.load(path, self.build_model, forward=self.engine.forward)
         return require_task(ensemble, self.task, path).to(self.engine.device)
 
     def in_batches(self, data: DataPart) -> Iterable[Batch]:
-        """Return a part of the data in order, in batches for evaluation; can be read repeatedly."""
+        """Return a split in order, in batches for evaluation; can be read repeatedly."""
         settings = self.experiment.data
         return evaluation_batches(
             data,
@@ -462,23 +462,23 @@ class Session:
         )
 
     def validation_for(self, purpose: str) -> DataPart:
-        """Return the validation data; raise an error that names the purpose if there is none."""
+        """Return the validation data; if it is empty, raise an error that names the purpose."""
         if not len(self.splits.validation):
             raise ConfigError(
                 f"{purpose} needs validation data that the ensemble was not trained on, and this experiment "
-                "has none; give a config with data.validation, or --set data.validation_from_test=true"
+                "lacks it; give a config with data.validation, or --set data.validation_from_test=true"
             )
         return self.splits.validation
 
     def batch_norm_batches(
         self, seed: int, images: int = 0, *, share: tuple[int, int] = (0, 1)
     ) -> Iterable[Batch]:
-        """Return the training batches that BatchNorm is refreshed with, whole; can be read repeatedly.
+        """Return whole training batches for refreshing BatchNorm; can be read repeatedly.
 
         Args:
-            seed: Decides which.
-            images: About how many images at the most; 0 leaves it to data.batch_norm_images.
-            share: Which of them: every n-th, beginning with a number.
+            seed: Seed of the choice.
+            images: Approximate limit of images; 0 means data.batch_norm_images alone.
+            share: Rank and world size; a rank gets every n-th batch.
         """
         source = self.batches(seed, "batch norm", whole=True)
         limits = [limit for limit in (self.experiment.data.batch_norm_images, images) if limit]
@@ -486,7 +486,7 @@ class Session:
         return FirstBatches(source, min([*wanted, source.per_epoch]), share)
 
     def with_fresh_batch_norm(self, weights: Weights, seed: int) -> Weights:
-        """Return weights with BatchNorm statistics of their own; no random number of training is used."""
+        """Return weights with fresh BatchNorm statistics; the random state of training does not change."""
         with torch.random.fork_rng():
             fresh = self.make_ensemble([weights]).with_fresh_batch_norm(
                 self.batch_norm_batches(seed, share=self.engine.rank_and_world_size),
@@ -495,7 +495,7 @@ class Session:
         return fresh.members[0]
 
     def refresh_batch_norm(self, ensemble: Ensemble, seed: int, name: str, images: int = 0) -> Ensemble:
-        """Return the ensemble with BatchNorm statistics of its own; `images` as of `batch_norm_batches`."""
+        """Return the ensemble with fresh BatchNorm statistics; `batch_norm_batches` explains `images`."""
         with self.reporter.task(name, len(ensemble)) as advance:
             return ensemble.with_fresh_batch_norm(
                 self.batch_norm_batches(seed, images, share=self.engine.rank_and_world_size),
@@ -505,7 +505,7 @@ class Session:
 
     @cached_property
     def bytes_of_one(self) -> int:
-        """The bytes of one model's weights."""
+        """Number of bytes of one model's weights."""
         with torch.random.fork_rng():
             return count_bytes(view_weights(self.build_model()))
 
@@ -521,7 +521,7 @@ def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iter
 
     Raises:
         StorageError: The run was made with another config, other data or another file of weights.
-        ConfigError: This is a worker that starts, and the script that it imports calls this at once.
+        ConfigError: This process is a starting worker, and the script that it imports calls this function.
     """
     _require_a_guard(experiment.engine.launcher)
     works_here = experiment.engine.chosen_launcher.is_this_process
@@ -529,7 +529,7 @@ def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iter
     folder = RunFolder(path)
     with folder.opened(experiment, more_seeds=True) if engine.is_first else nullcontext():
         engine.wait_for_all()
-        # Where w0 is in the run already, nothing else would read the file.
+        # If w0 exists already, nothing else reads the file.
         require_unchanged_weights(folder, experiment.pretrain.weights)
         session = Session.set_up(experiment, folder, engine, reporter)
         engine.on_rank_zero(lambda: _keep(session))
@@ -540,13 +540,13 @@ def open_session(experiment: Experiment, path: Path, reporter: Reporter) -> Iter
 def open_run(
     path: Path, reporter: Reporter, *, overrides: Sequence[str] = (), trust_code: bool = False
 ) -> Iterator[Session]:
-    """Set up the experiment of a run folder for work on its ensembles, which one process does.
+    """Set up the experiment of a run folder for work of one process on its ensembles.
 
     Args:
         path: The run folder, which is locked while the context lasts.
-        reporter: Where progress is shown.
-        overrides: Other settings than the run's, such as `data.root=/data`.
-        trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
+        reporter: Shows progress.
+        overrides: Settings that replace the run's, such as `data.root=/data`.
+        trust_code: Whether the run's own config may name functions and paths, as in `load_run_config`.
     """
     folder = RunFolder(path)
     experiment = folder.load_experiment(overrides, trust_code=trust_code)
@@ -556,20 +556,20 @@ def open_run(
 
 
 def _keep(session: Session) -> None:
-    """Write what the run is of, after all of it was checked."""
+    """Record the seeds and the data of the run, after all checks."""
     session.folder.keep_seeds(session.experiment)
     keep_fingerprint(session.folder, session.splits)
 
 
 def _require_a_guard(launcher: str) -> None:
-    """Raise a ConfigError in a worker that is just importing the driver's script."""
-    # The only sign of it, which multiprocessing itself uses to refuse processes that start processes.
+    """Raise a ConfigError in a worker that is importing the driver's script."""
+    # multiprocessing itself uses this attribute to refuse processes that start processes.
     if not getattr(multiprocessing.current_process(), "_inheriting", False):
         return
     message = (
         "a script must not run an experiment while it is imported, as each worker of engine.launcher = "
         f"{launcher!r} does; put the call under if __name__ == '__main__':"
     )
-    # A traceback would come from each worker, and most of its lines are of multiprocessing.
+    # Each worker would print a traceback, mostly of multiprocessing.
     sys.excepthook = lambda *_: print(f"pfge: error: {message}", file=sys.stderr)
     raise ConfigError(message)

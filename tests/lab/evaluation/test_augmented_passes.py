@@ -81,7 +81,7 @@ def test_a_comparison_measures_the_model_of_swa(tmp_path: Path) -> None:
         open_run(tmp_path / "run", Reporter(quiet=True)) as session,
         pytest.raises(
             StorageError,
-            match=r"TTA has none: it is one model in .*; give .*/SWA, or a copy of it made by pfge views$",
+            match=r"TTA is one model in several passes .*; give .*/SWA, or a copy of it made by pfge views$",
         ),
     ):
         session.load_ensemble(session.folder.ensemble(1, "TTA"))
@@ -97,7 +97,7 @@ def test_a_comparison_measures_the_model_of_swa(tmp_path: Path) -> None:
         (["ensemble.methods=['TTA','SWA']"], r"data\.crop_padding must be above 0 or data\.flip true"),
         (
             ["ensemble.methods=['TTA','SWA']", "data.flip=true", "data.name=breast_cancer", "model.name=mlp"],
-            "for pictures|needs pictures",
+            "apply to images|needs images",
         ),
     ],
 )

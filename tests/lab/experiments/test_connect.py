@@ -251,7 +251,7 @@ def test_a_kill_while_tracing_keeps_the_fit(
         raise Stopped
 
     with monkeypatch.context() as patched:
-        patched.setattr(connecting, "trace", stop)
+        patched.setattr(connecting, "_trace", stop)
         with pytest.raises(Stopped):
             again(folder, pairs=1)
     with counted_steps() as steps:

@@ -133,7 +133,7 @@ def test_numbers_of_eight_bits_are_refused(tmp_path: Path) -> None:
         (["model.safetensors"], "must map each tensor to a file in its folder"),
         ({"w": "a.safetensors", "v": "a.safetensors"}, "lacks v"),
         ({"w": "missing.safetensors"}, "missing.safetensors is missing"),
-        ({}, "must hold a model's weights, but has no real numbers"),
+        ({}, "must hold a model's weights, but has no floating-point tensors"),
     ],
 )
 def test_an_index_that_leads_elsewhere_or_lacks_tensors_is_refused(

@@ -80,8 +80,8 @@ def test_a_part_of_what_was_saved_may_have_another_head(tmp_path: Path) -> None:
 def test_two_copies_of_the_model_in_a_file_are_refused(tmp_path: Path) -> None:
     torch.save(with_prefix("net.") | with_prefix("ema."), tmp_path / "w.pt")
     assert refused(tmp_path / "w.pt") == (
-        f"{tmp_path / 'w.pt'} must hold the model once, but has its tensors under net., ema.; save the one "
-        "to use alone"
+        f"{tmp_path / 'w.pt'} must hold the model once, but has its tensors under net., ema.; save only "
+        "the one to use"
     )
 
 
@@ -231,12 +231,12 @@ def test_another_suffix_is_refused(tmp_path: Path, name: str, expected: str) -> 
 
 @pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    assert refused(tmp_path / name) == f"there is no checkpoint {tmp_path / name}; check the path"
+    assert refused(tmp_path / name) == f"checkpoint {tmp_path / name} does not exist; check the path"
 
 
 def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "w.pt").mkdir()
-    assert refused(tmp_path / "w.pt").startswith("there is no checkpoint")
+    assert refused(tmp_path / "w.pt").endswith("does not exist; check the path")
 
 
 def save_zip(path: Path) -> None:

@@ -72,8 +72,9 @@ def test_a_function_that_cannot_be_imported_is_named() -> None:
 def test_a_function_that_needs_something_else_is_refused_with_what_it_may_take() -> None:
     name = f"{HERE}:call_the_rate_lr"
     expected = (
-        f"optimizer {name!r} must take the parameters and need no more than rate, momentum and "
-        "weight_decay, but missing a required argument: 'lr'; rename its arguments, or give them defaults"
+        f"optimizer {name!r} must accept the parameters, and require no other arguments than rate, "
+        "momentum and weight_decay, but missing a required argument: 'lr'; rename its arguments, or give "
+        "them defaults"
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(expected)}$"):
         make_optimizer(nn.Linear(1, 1), EnsembleSettings(optimizer=name), rate=0.1)

@@ -106,7 +106,8 @@ def test_options_that_change_the_shape_are_refused_before_any_training(tmp_path:
     with (
         counted_steps() as steps,
         pytest.raises(
-            ConfigError, match=r"pretrain\.options must give .* only the model has 1\.bias.*model\.options"
+            ConfigError,
+            match=r"pretrain\.options must not .* only the model has 1\.bias.*model\.options",
         ),
     ):
         find(tiny(FLAT, "pretrain.options.bias=false"), tmp_path)

@@ -1,4 +1,4 @@
-"""Average checkpoints of any trainer, and measure on data what the mean is worth."""
+"""Average checkpoints of any trainer, and measure the result on data."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,11 @@ from pfge.storage.ensemble_folder import LazyMembers
 from pfge.weights import Weights, interpolate
 
 IMAGES = 2000
-"""Training examples that losses between two checkpoints are measured on."""
+"""Number of training examples for the loss between two checkpoints."""
 HIGH_BARRIER = 0.5
-"""From this rise of the training loss half-way, relative to the ends, two checkpoints lie apart."""
-SEED = 0  # of the batches that BatchNorm is refreshed with
+"""Relative rise of the training loss half-way from which two checkpoints lie in different valleys."""
+SEED = 0
+"""Seed of the batches for refreshing BatchNorm."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,10 @@ class Barrier:
     """The training loss between two checkpoints.
 
     Attributes:
-        first: One of them.
-        second: The other.
-        ends: The mean of their losses.
-        middle: The loss half-way, with BatchNorm statistics of that point.
+        first: The first checkpoint.
+        second: The second checkpoint.
+        ends: Mean of their losses.
+        middle: Loss half-way, with fresh BatchNorm statistics.
     """
 
     first: Path
@@ -44,7 +45,7 @@ class Barrier:
 
     @property
     def is_high(self) -> bool:
-        """Whether the two do not lie in one valley, so that their mean is worse than they are."""
+        """Whether the two lie in different valleys, where their mean is worse than either."""
         # A loss such as the NLL of a regression may be negative.
         return self.middle > self.ends + HIGH_BARRIER * abs(self.ends) + 0.05
 
@@ -55,10 +56,10 @@ class Average:
 
     Attributes:
         ensemble: The model, an ensemble of one.
-        used: The checkpoints in it, in the order in which they were taken.
-        metrics: On validation data.
-        each: Those of each checkpoint that was given.
-        barriers: Between adjacent checkpoints.
+        used: The averaged checkpoints, in the order in which they were added.
+        metrics: Its metrics on validation data.
+        each: The metrics of each given checkpoint.
+        barriers: Barriers between adjacent checkpoints.
     """
 
     ensemble: Ensemble
@@ -69,12 +70,12 @@ class Average:
 
 
 def average_with_data(session: Session, paths: Sequence[Path], *, greedy: bool = False) -> Average:
-    """Average checkpoints, refresh BatchNorm, and measure what that does.
+    """Average checkpoints, refresh BatchNorm, and measure the mean and each checkpoint.
 
     Args:
         session: The data and the model.
         paths: The checkpoints.
-        greedy: Take them in the order of their validation NLL, and keep only those that lower it (a greedy
+        greedy: Add them in the order of their validation NLL, and keep only those that lower it (a greedy
             soup: Wortsman et al., "Model soups", ICML 2022).
     """
     ensemble = pooled_checkpoints(session, paths)
@@ -88,7 +89,7 @@ def average_with_data(session: Session, paths: Sequence[Path], *, greedy: bool =
 
 
 def pooled_checkpoints(session: Session, paths: Sequence[Path]) -> Ensemble:
-    """Return the checkpoints as an ensemble; each has the BatchNorm statistics of its own training."""
+    """Return the checkpoints as an ensemble; each keeps the BatchNorm statistics of its own training."""
     members = checkpoint_members(paths, _reader(session))
     return session.make_ensemble(members, method=f"{len(paths)} checkpoints")
 
@@ -96,15 +97,15 @@ def pooled_checkpoints(session: Session, paths: Sequence[Path]) -> Ensemble:
 def checkpoint_members(
     paths: Sequence[Path], read: Callable[[Path], Weights] = read_as_member
 ) -> LazyMembers:
-    """Return the weights of checkpoints, each read when it is asked for, in the types of the first.
+    """Return the weights of checkpoints in the types of the first; each is read when it is used.
 
     Args:
         paths: The checkpoints.
-        read: Returns the weights of each.
+        read: Returns the weights of a checkpoint.
 
     Raises:
-        StorageError: One differs from the first in a name or shape, or has values that the types of the first
-            cannot hold, when it is read.
+        StorageError: A checkpoint, when it is read, differs from the first in a name or shape, or has values
+            that the types of the first cannot hold.
     """
     first = {name: tensor.to("meta") for name, tensor in read(paths[0]).items()}
 
@@ -117,7 +118,7 @@ def checkpoint_members(
 
 
 def _reader(session: Session) -> Callable[[Path], Weights]:
-    """Return what reads a checkpoint under the names of the experiment's model."""
+    """Return a function that reads a checkpoint under the names of the experiment's model."""
     model = session.build_model()
     return lambda path: fit_to_model(read_checkpoint(path), model, path)
 
@@ -144,7 +145,7 @@ def _average_greedily(
 ) -> Average:
     order = lowest_first(range(len(paths)), key=lambda index: each[index]["nll"])
     used = [paths[order[0]]]
-    # The best one as it is, with the BatchNorm statistics of its own training.
+    # The best checkpoint alone keeps the BatchNorm statistics of its own training.
     best, metrics = _as_average(session, _reader(session)(used[0]), 1), each[order[0]]
     for index in order[1:]:
         candidate = _refreshed(session, [*used, paths[index]])
@@ -155,7 +156,7 @@ def _average_greedily(
 
 
 def name_of_average(count: int) -> str:
-    """Return the method of an ensemble whose only member is the mean of checkpoints, for people."""
+    """Return a readable name for the mean of some checkpoints."""
     return f"average of {count} checkpoint{'s' * (count > 1)}"
 
 

@@ -1,4 +1,4 @@
-"""What a comparison will cost: the iterations of its units, timed and simulated on some workers."""
+"""Estimate the cost of a comparison: time an iteration, and simulate its units on some workers."""
 
 import random
 import time
@@ -22,18 +22,18 @@ from pfge.lab.session import Session
 from pfge.lab.training.pretrain import make_optimizer
 
 WARM_UP, TIMED = 2, 5
-"""Training steps."""
+"""Numbers of training steps before and while time is measured."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What is left to do of a comparison.
+    """The open units of a comparison, and the time of an iteration.
 
     Attributes:
-        units: Those that are not done.
-        done: How many are.
+        units: Units that are not done.
+        done: Number of units that are done.
         step: Seconds of one iteration on this machine.
-        data: The number of examples in each part of the data, in words.
+        data: Description of the sizes of the splits.
     """
 
     units: Sequence[Unit]
@@ -43,19 +43,19 @@ class Cost:
 
     @property
     def iterations(self) -> int:
-        """The updates of all units."""
+        """Number of updates of all open units."""
         return sum(unit.iterations for unit in self.units)
 
     def seconds(self, workers: int) -> float:
-        """Return how long training takes with some workers, each as fast as one alone."""
+        """Return the seconds of training with some workers, if each is as fast as one alone."""
         return seconds_of_all([self], workers)
 
 
 def find_cost(experiment: Experiment, path: Path, reporter: Reporter) -> Cost:
-    """Return what is left to do, after timing a few steps; nothing is written.
+    """Return the cost of the open units after timing a few steps; nothing is written.
 
     Raises:
-        StorageError: The folder has a run of another config, or of other data.
+        StorageError: The folder has a run with another config or other data.
     """
     folder = RunFolder(path)
     folder.require_same_config(experiment, more_seeds=True)
@@ -66,7 +66,7 @@ def find_cost(experiment: Experiment, path: Path, reporter: Reporter) -> Cost:
 
 
 def seconds_of_all(costs: Sequence[Cost], workers: int) -> float:
-    """Return how long the training of experiments takes that share workers, each as fast as one alone."""
+    """Return the seconds of training of experiments that share workers, each as fast as one alone."""
     ends = simulate(
         [
             SimulatedUnit((number, unit.name), cost.step * unit.iterations, [(number, n) for n in unit.needs])
@@ -99,12 +99,12 @@ def _time_step(session: Session) -> float:
 
 @dataclass(frozen=True)
 class SimulatedUnit:
-    """A unit of which only its time counts.
+    """The duration of a unit and its place in the graph.
 
     Attributes:
-        name: Differs from that of every other unit.
-        seconds: How long it takes without a failure.
-        needs: The names of the units that must be done before; others than those simulated are done.
+        name: Unique among the units.
+        seconds: Duration without failures.
+        needs: Names of the units that must be done first; names that are not simulated count as done.
     """
 
     name: Hashable
@@ -117,9 +117,9 @@ class Failures:
     """How workers fail: at random, independently, at a constant rate.
 
     Attributes:
-        mean_seconds: Between two failures of a worker at work.
-        lost_seconds: Work since the last checkpoint, and the time to begin again, at the most.
-        seed: Of the random numbers.
+        mean_seconds: Mean time between two failures of a working worker.
+        lost_seconds: Longest time that a failure costs: work since the last checkpoint, and the restart.
+        seed: Seed of the random numbers.
     """
 
     mean_seconds: float
@@ -130,15 +130,15 @@ class Failures:
 def simulate(
     units: Sequence[SimulatedUnit], workers: int, failures: Failures | None = None
 ) -> dict[Hashable, float]:
-    """Return when each unit ends, in seconds.
+    """Return the time at which each unit ends, in seconds.
 
-    A free worker takes the first unit whose needs are done, as a driver gives them out. A unit whose worker
-    fails continues from its last checkpoint. That a unit may start early is not counted.
+    A free worker gets the first unit whose needs are done, as from a driver. A unit whose worker fails
+    continues from its last checkpoint. Early starts are not simulated.
 
     Args:
-        units: Each after those that it needs.
-        workers: How many units run at once.
-        failures: If there are any.
+        units: Each unit after those that it needs.
+        workers: Number of units that run at once.
+        failures: How workers fail; None means never.
 
     >>> simulate([SimulatedUnit("w0", 10), SimulatedUnit("a", 5, ["w0"]), SimulatedUnit("b", 7, ["w0"])], 2)
     {'w0': 10.0, 'a': 15.0, 'b': 17.0}
@@ -170,7 +170,7 @@ def simulate(
 
 
 def _duration(seconds: float, failures: Failures | None, chosen: random.Random | None) -> float:
-    """Return how long a unit takes, with what its failures cost."""
+    """Return the duration of a unit with its failures."""
     if failures is None or chosen is None:
         return float(seconds)
     done = taken = 0.0

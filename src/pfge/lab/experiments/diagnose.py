@@ -28,7 +28,7 @@ from pfge.tasks.classification import require_classification
 from pfge.weights import Weights, buffer_names, distance, interpolate, is_averaged
 
 IMAGES = 2000
-"""Training images that losses are measured on: enough for a barrier, and quick."""
+"""Number of training images for losses: enough to see a barrier, and quick."""
 
 
 def diagnose(
@@ -43,10 +43,10 @@ def diagnose(
 
     Args:
         path: The run folder.
-        reporter: Where progress is shown.
-        methods: Whose ensembles; the reference's if none is given.
-        overrides: Other settings than the run's, such as `data.root`.
-        trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
+        reporter: Shows progress.
+        methods: Methods to diagnose; () means the reference.
+        overrides: Settings that replace the run's, such as `data.root`.
+        trust_code: Whether the run's own config may name functions and paths, as in `load_run_config`.
     """
     methods = methods or [find_reference().name]
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
@@ -153,7 +153,7 @@ def _change(values: Tensor, others: Tensor) -> Change:
 
 
 def log_loss_at_temperature(task: Task, predictions: Tensor, labels: Tensor) -> Tensor:
-    """Return the log loss of each example at a temperature that is fitted on the other half of them."""
+    """Return the log loss of each example at a temperature fitted on the other half of the examples."""
     half = torch.arange(len(labels)) % 2 == 0
     found = score_examples(predictions, labels).log_loss.double()
     for fitted, used in ((half, ~half), (~half, half)):
@@ -179,7 +179,7 @@ def _losses(session: Session, ensemble: Ensemble, data: DataPart, name: str) -> 
 
 
 def _middles(session: Session, seed: int, ensemble: Ensemble, data: DataPart, name: str) -> list[float]:
-    """Return the training loss half-way between adjacent members, with BatchNorm statistics of that point."""
+    """Return the training loss half-way between adjacent members, with fresh BatchNorm statistics."""
     members = ensemble.members
     points = [interpolate(members[i], members[i + 1], 0.5) for i in range(len(ensemble) - 1)]
     fresh = session.refresh_batch_norm(session.make_ensemble(points), seed, f"{name}, BatchNorm half-way")

@@ -29,7 +29,7 @@ from pfge.storage.files import StorageError
 from pfge.tasks import Classification, Task
 
 MAX_ACCURACY_LOSS = 0.001
-"""What a cascade may lose on validation data: 0.1 points."""
+"""Largest accuracy that a cascade may lose on validation data: 0.1 points."""
 
 
 def measure_formats(
@@ -37,15 +37,15 @@ def measure_formats(
 ) -> list[FormatRow]:
     """Measure every ensemble of a finished comparison in every format, and return all results.
 
-    Each is a line in the run folder and is not computed again. One process does it all. Temperatures are
-    left out, so that members as they are have the numbers of the comparison. Without validation data,
-    which decides when a cascade stops, there are no cascades.
+    Each result is a line in the run folder and is not computed again. One process does all the work.
+    Temperatures are left out, so float32 members have the numbers of the comparison. Cascades need validation
+    data, which decides when they stop.
 
     Args:
         path: The run folder.
-        reporter: Where progress is shown.
-        overrides: Other settings than the run's, such as `data.root`.
-        trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
+        reporter: Shows progress.
+        overrides: Settings that replace the run's, such as `data.root`.
+        trust_code: Whether the run's own config may name functions and paths, as in `load_run_config`.
     """
     with open_run(path, reporter, overrides=overrides, trust_code=trust_code) as session:
         # A file that cannot be continued is refused before the long work starts.
@@ -70,7 +70,7 @@ def measure_formats(
 
 
 def _ensembles(session: Session, seed: int) -> Iterator[tuple[str, Ensemble]]:
-    """Yield each method of a finished seed and its members as they are, without temperatures."""
+    """Yield each method of a finished seed and its ensemble without temperatures."""
     never_saved = {method.name for method in METHODS.values() if not method.saved}
     members = {
         row.method: row.members

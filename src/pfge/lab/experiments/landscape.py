@@ -20,7 +20,7 @@ from pfge.storage.files import StorageError
 from pfge.weights import Weights, trained_names
 
 MARGIN = 0.25
-"""Of the width of what is shown, around the three members."""
+"""Margin around the members and marks, as a share of the grid's width."""
 
 
 def make_landscape(
@@ -35,20 +35,20 @@ def make_landscape(
     overrides: Sequence[str] = (),
     trust_code: bool = False,
 ) -> Landscape:
-    """Return a grid over the plane through three members of PFGE, and where everything else is on it.
+    """Measure a grid over the plane through three members of PFGE, and project other points of the run on it.
 
     BatchNorm is refreshed at every point of the grid.
 
     Args:
         path: A run folder with a finished PFGE.
-        reporter: Where progress is shown.
-        members: Which three, counted from 1.
-        quantity: What is measured at each point.
-        grid: Points on each side.
-        images: How many images each point is measured on, and BatchNorm refreshed with.
-        seed: Of the run; its first if None.
-        overrides: Other settings than the run's.
-        trust_code: Whether the run's own config may name functions and paths, as of `load_run_config`.
+        reporter: Shows progress.
+        members: Numbers of the three members, counted from 1.
+        quantity: The quantity to measure at each point.
+        grid: Number of points on each side.
+        images: Number of images for measuring and for refreshing BatchNorm at each point.
+        seed: A seed of the run; None means the first.
+        overrides: Settings that replace the run's.
+        trust_code: Whether the run's own config may name functions and paths, as in `load_run_config`.
     """
     if grid < 2:
         raise ConfigError(f"grid must be at least 2 points on each side, got {grid}")
@@ -93,7 +93,7 @@ def _members(session: Session, seed: int, method: str) -> Sequence[Weights]:
 
 
 class _Marks(NamedTuple):
-    """The places of what a run has; None for what it does not have."""
+    """Coordinates of the points of a run; None for points that it does not have."""
 
     w0: Place
     pfge: list[Place]
@@ -109,7 +109,7 @@ def _find_marks(session: Session, seed: int, plane: Plane, pfge: Sequence[Weight
     def places(method: Method) -> list[Place]:
         return [plane.coordinates(member) for member in _members(session, seed, method.name)]
 
-    # The members of such methods are points of the trajectory.
+    # The members of these methods are points on the shared path.
     trajectories = [m for m in there if m.path == "shared" and m.members == "cycle"]
     curves = [
         _shadow(plane, start, end, session.folder.curve(seed, reference, number))

@@ -29,23 +29,22 @@ WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
 PREFIXES = ("module.", "_orig_mod.")
 AVERAGED_COUNTER = "n_averaged"
 MOST_TIMES = 8
-"""How many times its size a file may hold, as views of one tensor may overlap."""
+"""Largest ratio of the bytes of tensors to the bytes of their file; views of one tensor may overlap."""
 
 
 def load_start_weights(model: nn.Module, path: Path, classes: int | None = None) -> list[str]:
-    """Fill a model from a checkpoint file, and return the names of tensors that were left out.
+    """Load a checkpoint file into a model, and return the names of tensors that were left out.
 
-    These are a head of another number of classes than the model's; a warning names them. Everything else
-    must fit.
+    Only a head with another number of classes than the model's is left out, with a warning that names its
+    tensors. Everything else must fit.
 
-    Plain state dicts, and those under `state_dict`, `model_state_dict` or `model`, are understood; the
-    prefixes of DDP and torch.compile, and one of a trainer's own, are removed; old checkpoints may lack
-    BatchNorm's batch counters.
+    The file has a plain state dict, or one under `state_dict`, `model_state_dict` or `model`. The prefixes of
+    DDP and torch.compile, and one of a trainer's own, are removed. BatchNorm's batch counters may be missing.
 
     Args:
-        model: What to fill.
+        model: The model to load into.
         path: The file.
-        classes: How many the model has; None if it has none, so that nothing is left out.
+        classes: Number of the model's classes; None for other tasks, which leave nothing out.
 
     Raises:
         StorageError: The file cannot be read, does not fit or has NaN; the message lists names.
@@ -57,7 +56,7 @@ def load_start_weights(model: nn.Module, path: Path, classes: int | None = None)
         trained = len(weights[head[0]])
         weights |= {name: live[name] for name in head}
         warnings.warn(describe_new_head(str(path), head, trained, classes or 0), stacklevel=2)
-    # Masks of attention have infinities by design.
+    # Attention masks contain infinities by design.
     finite = {name: tensor for name, tensor in live.items() if tensor.isfinite().all()}
     load_weights(model, fit_to_model(weights, model, path))
     if (bad := find_non_finite(finite)) is not None:
@@ -68,20 +67,20 @@ def load_start_weights(model: nn.Module, path: Path, classes: int | None = None)
 
 
 def fit_to_model(weights: Weights, model: nn.Module, path: Path) -> Weights:
-    """Return a checkpoint's weights under the names of a model: one for each tensor, counters included.
+    """Return a checkpoint's weights under the names of a model: one name for each tensor, with counters.
 
     Args:
-        weights: Those of the checkpoint.
-        model: What they are for.
-        path: The checkpoint, for the error.
+        weights: The weights of the checkpoint.
+        model: The model that they must fit.
+        path: The checkpoint, for error messages.
 
     Raises:
-        StorageError: Names or shapes differ, or whole numbers stand where the model has weights, or the other
-            way around.
+        StorageError: Names or shapes differ, or integers stand where the model has floating-point weights, or
+            the other way around.
     """
     live, names = view_weights(model), model.state_dict().keys()
     weights = without_outer_modules(weights, live, path)
-    # Of a tensor with two names, the first one fills both.
+    # If a tensor has two names, the entry under the first fills both.
     fitted = {name: tensor for name, tensor in weights.items() if name in live or name not in names}
     for name, tensor in live.items():
         if name.endswith(".num_batches_tracked"):
@@ -104,7 +103,7 @@ def read_start_weights(path: Path) -> Weights:
     if path.suffix not in SUFFIXES:
         raise StorageError(f"a checkpoint's name must end in {', '.join(SUFFIXES)}, got {path.name}")
     if not path.is_file():
-        raise StorageError(f"there is no checkpoint {path}; check the path")
+        raise StorageError(f"checkpoint {path} does not exist; check the path")
     state: Any = read_tensors(path)[0] if path.suffix == ".safetensors" else _read_torch(path)
     for key in WRAPPED_UNDER:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
@@ -133,18 +132,18 @@ def read_start_weights(path: Path) -> Weights:
 
 
 def place_of(tensor: Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
-    """Return what two names of one tensor have in common."""
+    """Return a key that two names of one tensor share."""
     return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 def without_wrappers(weights: Weights, path: Path) -> Weights:
-    """Return a checkpoint's tensors under the names of the model alone, without those of what wrapped it.
+    """Return a checkpoint's tensors without the prefixes and counters of modules that wrapped the model.
 
-    DDP and torch.compile put a prefix before every name. A name that only some tensors have is that of a part
-    of the model. torch's AveragedModel has a counter beside its model.
+    DDP and torch.compile put a prefix before every name. A prefix that only some tensors have belongs to the
+    model. torch's AveragedModel has a counter beside its model.
 
     Raises:
-        StorageError: Two tensors would have one name.
+        StorageError: Two tensors would have the same name.
     """
     names = {name: name.replace("._orig_mod.", ".") for name in weights}
     for counter in {AVERAGED_COUNTER} & weights.keys():
@@ -162,18 +161,18 @@ def without_wrappers(weights: Weights, path: Path) -> Weights:
 
 
 def without_outer_modules(weights: Weights, live: Weights, path: Path) -> Weights:
-    """Return a checkpoint's tensors under the names of a model that is a part of what was saved.
+    """Return the tensors of a model that is an attribute of the saved module.
 
-    A LightningModule has its model under a name of its own, such as `net`. What lies beside the model, such
-    as the weights of a loss, is left out. Nothing changes if any tensor has a name of the model already.
+    A LightningModule has its model in an attribute, such as `net`. Tensors outside of it, such as the weights
+    of a loss, are left out. If any tensor already has a name of the model, nothing changes.
 
     Args:
-        weights: Those of the checkpoint.
-        live: Those of the model.
-        path: The checkpoint, for the error.
+        weights: The weights of the checkpoint.
+        live: The weights of the model.
+        path: The checkpoint, for error messages.
 
     Raises:
-        StorageError: Several parts of it have all the names of the model.
+        StorageError: Several attributes have all the names of the model.
     """
     names = [name for name in live if not name.endswith(".num_batches_tracked")]
     if not names or live.keys() & weights.keys():
@@ -182,8 +181,8 @@ def without_outer_modules(weights: Weights, live: Weights, path: Path) -> Weight
     prefixes = [prefix for prefix in found if all(prefix + name in weights for name in names)]
     if len(prefixes) > 1:
         raise StorageError(
-            f"{path} must hold the model once, but has its tensors under {', '.join(prefixes)}; save the one "
-            "to use alone"
+            f"{path} must hold the model once, but has its tensors under {', '.join(prefixes)}; save only "
+            "the one to use"
         )
     if not prefixes:
         return weights
@@ -191,12 +190,12 @@ def without_outer_modules(weights: Weights, live: Weights, path: Path) -> Weight
 
 
 def _common_prefix(names: Collection[str]) -> str:
-    """Return the prefix of a wrapper that all names have, or ""."""
+    """Return a wrapper's prefix that all names have, or ""."""
     return next((p for p in PREFIXES if names and all(name.startswith(p) for name in names)), "")
 
 
 def _require_stored(path: Path) -> None:
-    """Refuse a compressed archive: torch.save writes none, and a small one can hold gigabytes."""
+    """Refuse a compressed archive: torch.save does not compress, and a small archive can hold gigabytes."""
     with open_regular(path) as file:
         if not zipfile.is_zipfile(file):
             return
@@ -231,14 +230,14 @@ def _read_torch(path: Path) -> Any:
 
 INDEX = "model.safetensors.index.json"
 IN_FOLDERS = ("model.safetensors", "pytorch_model.bin", "weights.safetensors")
-"""The names that trainers give to the weights in a folder of a checkpoint."""
+"""File names of the weights in a checkpoint folder, by trainer."""
 
 
 def read_checkpoint(path: Path) -> Weights:
-    """Return the weights of a checkpoint: a file, or the folder of the Hugging Face Trainer.
+    """Return the weights of a checkpoint: a file, or a folder of the Hugging Face Trainer.
 
     Raises:
-        StorageError: It cannot be read, has no weights, or weights that are not finite.
+        StorageError: The checkpoint cannot be read, or it has no weights or weights that are not finite.
     """
     weights = _read_folder(path) if path.is_dir() else read_start_weights(path)
     for name, tensor in weights.items():
@@ -248,7 +247,8 @@ def read_checkpoint(path: Path) -> Weights:
             )
     if not any(map(is_averaged, weights.values())):
         raise StorageError(
-            f"{path} must hold a model's weights, but has no real numbers; give the model's own file"
+            f"{path} must hold a model's weights, but has no floating-point tensors; give the file of the "
+            "model"
         )
     if (bad := find_non_finite(weights)) is not None:
         raise StorageError(f"{path} must hold finite weights, but {bad} has NaN or infinity; leave it out")
@@ -256,9 +256,9 @@ def read_checkpoint(path: Path) -> Weights:
 
 
 def read_as_member(path: Path) -> Weights:
-    """Return the weights of a checkpoint under one name each, as a model's members have them.
+    """Return the weights of a checkpoint with one name for each tensor, as ensemble members have.
 
-    Of a tensor that torch.save wrote under two names, such as tied embeddings, the first one stays.
+    A tensor with two names in a file of torch.save, such as tied embeddings, keeps the first.
     """
     found: Weights = {}
     known = set()
@@ -277,20 +277,20 @@ def average_checkpoints(
 ) -> Weights:
     """Return the mean of checkpoints, m = (w_1 + ... + w_K) / K; two of them are in memory at a time.
 
-    Numbers are averaged in float32 or wider and returned in the type of the first checkpoint. Tensors of
-    integers are those of the last.
+    Floating-point tensors are averaged in float32 or wider and returned in the type of the first checkpoint.
+    Integer tensors come from the last checkpoint.
 
     Args:
-        paths: One or more.
-        read: Returns the weights of each.
-        on_file: Called with how many are done.
+        paths: One or more checkpoints.
+        read: Returns the weights of a checkpoint.
+        on_file: Called with the number of checkpoints that are done.
 
     Raises:
-        StorageError: One cannot be read, differs from the first in a name or shape, or has values that the
-            types of the first cannot hold.
+        StorageError: A checkpoint cannot be read, differs from the first in a name or shape, or has values
+            that the types of the first cannot hold.
     """
     if not paths:
-        raise InvalidValueError("averaging needs at least one checkpoint, got none")
+        raise InvalidValueError("averaging needs at least one checkpoint, got 0; give some")
     first = read(paths[0])
     types = {name: tensor.to("meta") for name, tensor in first.items()}
     mean = RunningMean(first, counted=True)

@@ -26,16 +26,16 @@ from pfge.trajectory import Trajectory
 from pfge.weights import Weights, require_same_layout, view_weights
 
 Settings = PretrainSettings | EnsembleSettings
-"""Of a phase that trains."""
+"""Settings of a training phase."""
 
 BUILT_IN = ("sgd", "adamw")
 
 
 def require_optimizers(experiment: Experiment) -> None:
-    """Find the functions that an experiment names for its optimizers; nothing else is needed or written.
+    """Import the optimizer functions that an experiment names, without data; nothing is written.
 
     Raises:
-        ConfigError: One cannot be imported or needs other arguments.
+        ConfigError: A function cannot be imported or needs other arguments.
     """
     for settings, rate in _phases(experiment):
         if settings.optimizer not in BUILT_IN:
@@ -43,12 +43,12 @@ def require_optimizers(experiment: Experiment) -> None:
 
 
 def try_optimizers(session: Session) -> None:
-    """Make the optimizers of an experiment once, so that errors appear before the long work starts.
+    """Make the optimizers of an experiment once, to find errors before the long work starts.
 
-    No random number of training is used.
+    The random state of training does not change.
 
     Raises:
-        ConfigError: As of `make_optimizer`.
+        ConfigError: See `make_optimizer`.
     """
     with torch.random.fork_rng():
         model = session.build_model()
@@ -59,12 +59,12 @@ def try_optimizers(session: Session) -> None:
 def make_optimizer(model: nn.Module, settings: Settings, *, rate: float) -> Optimizer:
     """Return the optimizer of a phase: the paper's SGD, AdamW, or one that a function of the user makes.
 
-    A function is called with the model's parameters, and with those of `rate`, `momentum` and `weight_decay`
-    that it takes. The schedule sets the rates in each iteration; groups keep the ratios of theirs.
+    A function is called with the model's parameters, and with `rate`, `momentum` and `weight_decay` if it has
+    parameters of these names. The schedule sets the rates in each iteration; groups keep their ratios.
 
     Args:
-        model: Whose parameters it trains.
-        settings: Name the optimizer, and have its momentum and weight decay.
+        model: The model to train.
+        settings: The optimizer's name, momentum and weight decay.
         rate: The highest learning rate of the phase.
 
     Raises:
@@ -87,15 +87,15 @@ def make_optimizer(model: nn.Module, settings: Settings, *, rate: float) -> Opti
 
 
 def _phases(experiment: Experiment) -> list[tuple[Settings, float]]:
-    """Return the settings of the phases that surely train, and the highest rate of each."""
+    """Return the settings and the highest rate of each phase that always trains."""
     start, ensemble = experiment.pretrain, experiment.ensemble
     phases: list[tuple[Settings, float]] = [(ensemble, ensemble.high)]
-    # Weights of a file are trained only if their head does not fit, and then before anything else.
+    # Weights from a file are trained only if their head does not fit, before anything else.
     return [(start, start.rate), *phases] if start.epochs and not start.weights else phases
 
 
 def _find_function(settings: Settings, rate: float) -> Callable[[Iterable[nn.Parameter]], Any]:
-    """Return the user's function with the settings that it takes: only the parameters are missing."""
+    """Return the user's function with its settings bound; only the parameters are missing."""
     name = settings.optimizer
     try:
         make = import_function(name, "optimizer")
@@ -108,8 +108,8 @@ def _find_function(settings: Settings, rate: float) -> Callable[[Iterable[nn.Par
         signature.bind((), **taken)
     except (TypeError, ValueError) as error:  # a builtin may have no signature
         raise ConfigError(
-            f"optimizer {name!r} must take the parameters and need no more than rate, momentum and "
-            f"weight_decay, but {error}; rename its arguments, or give them defaults"
+            f"optimizer {name!r} must accept the parameters, and require no other arguments than rate, "
+            f"momentum and weight_decay, but {error}; rename its arguments, or give them defaults"
         ) from None
     return partial(make, **taken)
 
@@ -128,8 +128,8 @@ def find_w0(session: Session, seed: int, number: int = 1) -> Weights:
 
     Args:
         session: The experiment.
-        seed: Which.
-        number: Counts independent trainings of the same seed; all but the first are a deep ensemble's.
+        seed: The seed.
+        number: Number of the training, from 1; a deep ensemble uses the second and later ones.
     """
     session.folder.of_seed(seed)
     path = session.folder.w0(seed, number)
@@ -142,10 +142,10 @@ def find_w0(session: Session, seed: int, number: int = 1) -> Weights:
 
 
 def read_w0(session: Session, seed: int) -> Weights:
-    """Return the start weights of a seed that are in the run folder; none are trained or imported.
+    """Return the start weights in the run folder, without training or importing any.
 
     Raises:
-        StorageError: It has none, or they are not as they were written.
+        StorageError: They are missing or damaged.
     """
     path = session.folder.w0(seed)
     if not path.exists():
@@ -158,7 +158,7 @@ def read_w0(session: Session, seed: int) -> Weights:
 
 def _find_and_measure(session: Session, seed: int) -> StartWeights:
     ensemble = session.make_ensemble([find_w0(session, seed)])
-    # The checkpoint of an interrupted training is no longer needed.
+    # An interrupted training has left a checkpoint, which nothing needs now.
     session.engine.on_rank_zero(lambda: (session.folder.of_seed(seed) / CHECKPOINT).unlink(missing_ok=True))
     measured = {
         part: evaluate_on(session, ensemble, data, f"seed {seed}: w0 on {part}").growing[-1]
@@ -168,7 +168,7 @@ def _find_and_measure(session: Session, seed: int) -> StartWeights:
 
 
 def pretraining_iterations(session: Session, seed: int) -> int:
-    """Return how many updates it takes to train w0."""
+    """Return the number of updates for training w0."""
     return session.experiment.pretrain.iterations(session.batches(seed, "pretraining").per_epoch)
 
 
@@ -201,8 +201,8 @@ def _make_w0(session: Session, seed: int, number: int) -> nn.Module:
 def _train_new_head(session: Session, seed: int, model: nn.Module) -> None:
     if not session.experiment.pretrain.epochs:
         raise ConfigError(
-            "pretrain.weights have a head of another number of classes, and the model's own is untrained; "
-            "set pretrain.epochs above 0 to train it"
+            "the head of pretrain.weights has another number of classes, so the model's own head is not "
+            "trained; set pretrain.epochs above 0 to train it"
         )
     _train(session, seed, model, session.folder.of_seed(seed) / CHECKPOINT, f"seed {seed}: find w0")
 
@@ -213,8 +213,8 @@ def _check_that_members_can_start_there(session: Session, model: nn.Module) -> N
         require_same_layout(without, view_weights(model), "the model", "w0")
     except ValueError as error:
         raise ConfigError(
-            f"pretrain.options must give a model of the same weights as without them, but {error}; "
-            "options that change its shape belong in model.options"
+            f"pretrain.options must not change the names or shapes of the model's weights, but {error}; "
+            "put options that change them in model.options"
         ) from None
 
 
