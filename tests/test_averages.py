@@ -124,5 +124,5 @@ def test_a_move_keeps_nothing_of_where_it_leads_in_memory() -> None:
     del new
     assert [tensor() for tensor in alive] == [None, None, None]
     assert not move.leads_to(mean)
-    with pytest.raises(RuntimeError, match="are gone"):
+    with pytest.raises(RuntimeError, match="were freed"):
         move.make(0.5)

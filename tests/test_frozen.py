@@ -204,7 +204,7 @@ def test_a_resumed_run_has_the_same_members_and_shares_them(tmp_path: Path, stop
 def test_weights_that_are_frozen_and_not_finite_are_refused() -> None:
     model = make_model()
     model[0].bias.data[0] = torch.nan
-    with pytest.raises(ValueError, match=r"SWA.* collects finite weights only, but 0\.bias holds NaN"):
+    with pytest.raises(ValueError, match=r"SWA.* needs finite weights, but 0\.bias holds NaN"):
         advance(make_trajectory(SWA(2), model=model), 2)
 
 

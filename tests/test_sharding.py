@@ -77,9 +77,7 @@ def test_one_process_resumes_what_two_have_begun(folder: Path) -> None:
 def test_all_processes_refuse_weights_that_are_not_finite_in_one(folder: Path) -> None:
     for rank, where in zip(RANKS, ("3.bias", "another process's part of the weights"), strict=True):
         text = (folder / f"error {rank}").read_text()
-        assert text.startswith(
-            f"[1] FGE(cycle=1, phase=0) collects finite weights only, but {where} holds NaN"
-        )
+        assert text.startswith(f"[1] FGE(cycle=1, phase=0) needs finite weights, but {where} holds NaN")
 
 
 @pytest.mark.slow

@@ -163,7 +163,10 @@ def test_a_step_that_runs_its_hooks_twice_is_one_step() -> None:
 
 def test_an_optimizer_of_another_model_is_refused() -> None:
     optimizer = SGD(nn.Linear(1, 1).parameters())
-    with pytest.raises(ValueError, match=r"the SGD and the Linear share none; construct it from model.param"):
+    with pytest.raises(
+        ValueError,
+        match=r"the SGD has no parameter of the Linear; construct it from model.param",
+    ):
         Trajectory(nn.Linear(1, 1), optimizer, None, [FGE(1)])
 
 

@@ -26,13 +26,13 @@ def average_into(mean: Weights, new: Weights, count: int, copied: Collection[str
 
         mean = mean + (new - mean) / (count + 1)
 
-    Integer and boolean tensors, and those named in `copied`, take the new value.
+    Integer and boolean tensors, and tensors named in `copied`, take the new value.
 
     Args:
         mean: The mean so far, as made by `accumulator`.
         new: The weights that join it.
-        count: How many weights the mean holds already; 0 replaces it.
-        copied: Names of tensors whose mean would mean nothing.
+        count: Number of weights in the mean so far; 0 replaces it.
+        copied: Names of tensors that take the new value, because their mean would be meaningless.
 
     Example:
         >>> import torch
@@ -48,14 +48,14 @@ def average_into(mean: Weights, new: Weights, count: int, copied: Collection[str
 class Move:
     """Steps of one point of weight space towards another, whose values change between two steps.
 
-    The pairs of tensors are sorted once by what happens to them. See `average_into` for what is copied. Where
-    it leads to must be held by others: a move alone keeps nothing of it in memory.
+    The pairs of tensors are sorted once by what happens to them; `average_into` explains which are copied. A
+    move holds no reference to the new weights, so the caller must keep them.
 
     Args:
         mean: The point that moves, as made by `accumulator`; the dict takes other tensors where the layout in
             memory must be that of `new`.
-        new: Where it moves to.
-        copied: Names of tensors whose mean would mean nothing.
+        new: The point that it moves towards.
+        copied: Names of tensors that take the new value, because their mean would be meaningless.
 
     Example:
         >>> import torch
@@ -94,7 +94,7 @@ class Move:
             group[1].append(ref(tensor))
 
     def leads_to(self, new: Weights) -> bool:
-        """Return whether these tensors are the ones that it was made for, so that it can be made again."""
+        """Return whether the move was made for these very tensors, so it can be repeated."""
         if self._split or len(new) != len(self._towards):  # the parts of split tensors are other objects
             return False
         return all(map(is_, new.values(), (tensor() for tensor in self._towards)))
@@ -114,7 +114,9 @@ class Move:
 def _held(tensor: ref[Tensor]) -> Tensor:
     held = tensor()
     if held is None:
-        raise RuntimeError("the weights that a move leads to are gone; hold them as long as it is used")
+        raise RuntimeError(
+            "the weights that a move leads to were freed; keep a reference to them as long as it is used"
+        )
     return held
 
 

@@ -172,7 +172,7 @@ def run_model(model: nn.Module, batch: Any, forward: Callable[[nn.Module, Any], 
 
 
 def move_batch(batch: Any, device: torch.device | None) -> Any:
-    """Return a batch with its tensors on a device; what is no tensor, list, tuple or dict stays as it is."""
+    """Return a batch with its tensors, also those in lists, tuples and dicts, on a device."""
     match batch:
         case Tensor() if device is not None and batch.device != device:
             return batch.to(device)
@@ -196,9 +196,9 @@ def _device_of(model: nn.Module) -> torch.device | None:
 def call_model(model: nn.Module, batch: Any) -> Any:
     """Call a model on a tensor, on a dict of keyword arguments, or on the first entry of a pair.
 
-    That entry may also be a tuple or a list of the model's arguments. A `PackedSequence` is one input.
+    The first entry may also be a tuple or a list of the model's arguments. A `PackedSequence` is one input.
 
-    Of outputs by name, as the models of transformers return them, it gives the `logits`.
+    For outputs by name, as the models of transformers return them, the result is the `logits`.
     """
     arguments, named = arguments_of(batch)
     if named:
@@ -319,7 +319,7 @@ def _refuse_shuffling(batches: Iterable[Any], needed: str) -> None:
 
 
 def _shuffles(loader: DataLoader[Any]) -> bool:
-    """Return whether a loader draws its order at random; it takes samplers of examples and of batches."""
+    """Return whether a loader draws its order at random, by a sampler of examples or of batches."""
     outer = (loader.sampler, loader.batch_sampler)
     inner = (getattr(sampler, "sampler", None) for sampler in outer)
     random = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -335,7 +335,7 @@ def targets_of(batch: Any, at: TargetsAt = None) -> Tensor:
             None, they are the second entry of a pair, or the `labels` of a dict.
 
     Raises:
-        ValueError: There is no tensor there, or a batch of three or more entries does not say where.
+        ValueError: The targets are not a tensor, or a batch of three or more entries needs `at`.
 
     Example:
         >>> import torch

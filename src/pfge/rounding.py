@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 ROUNDING = 1e-6
 """The largest difference that rounding may cause, relative to the values. Members predict in float32, whose
 epsilon is 1.2e-7, and a few operations add up a few of them. A probability that is off by 1e-6 of its size
-moves its logarithm by 1e-6 nats, so that the limit of small log-likelihoods is absolute."""
+moves its logarithm by 1e-6 nats, so the limit of small log-likelihoods is absolute."""
 
 
 def is_lower(value: float, other: float, *, error: float = 0.0, scale: float = 1.0) -> bool:
@@ -42,9 +42,9 @@ def first_lowest(items: Iterable[Item], key: Callable[[Item], float], *, scale: 
     """Return the first of the items whose value is the lowest up to rounding; NaN counts as infinity.
 
     Args:
-        items: At least one, in the order of preference.
+        items: At least one item, in the order of preference.
         key: Returns the value of an item.
-        scale: As of `is_lower`.
+        scale: The least size by which rounding is judged; see `is_lower`.
 
     Example:
         >>> from pfge.rounding import first_lowest

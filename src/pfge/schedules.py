@@ -160,7 +160,7 @@ class LinearDecay:
         rate(i) = first + (last - first) * min(i / iterations, 1)
 
     Args:
-        iterations: How many it takes to reach `last`.
+        iterations: Number of iterations until `last` is reached.
         first: The rate before the first iteration.
         last: The rate from iteration `iterations` on. It may be the larger one.
 
@@ -206,7 +206,9 @@ class Joined:
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise InvalidValueError("parts must hold at least one (schedule, iterations) pair, got none")
+            raise InvalidValueError(
+                "parts must hold at least one (schedule, iterations) pair, got an empty tuple"
+            )
         for schedule, iterations in self.parts:
             require_whole(iterations=iterations)
             if iterations < 0:
@@ -225,8 +227,8 @@ def pretraining_schedule(iterations: int, rate: float) -> Joined:
     """Return the paper's schedule for w0: constant for a half, then linear to 0.01 of the rate at 90 %.
 
     Args:
-        iterations: Of the whole pretraining.
-        rate: Of its first half.
+        iterations: Number of iterations of the whole pretraining.
+        rate: Learning rate of its first half.
 
     References:
         Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", UAI 2018.

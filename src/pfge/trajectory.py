@@ -46,19 +46,19 @@ from pfge.weights import (
 
 
 class GroupRates:
-    """Sets the rates of all groups from the largest of them; their ratios stay as they were.
+    """Sets the learning rates of all parameter groups, which keep their ratios.
 
     Args:
-        optimizer: Whose rates are set. The ratios are those of its rates, or of its initial rates if a torch
+        optimizer: Optimizer whose rates are set. Its rates give the ratios, or its initial rates if a torch
             scheduler has changed them.
         is_scheduled: Whether the rates will be set; if not, the optimizer may choose them itself.
         overrides_scheduler: Whether rates that something else changes are overridden without a warning.
 
     Attributes:
-        ratios: Of each group's rate to the largest.
+        ratios: Ratio of each group's rate to the largest.
 
     Raises:
-        ValueError: Rates are to be set, and the optimizer has none.
+        ValueError: Rates are to be set, and the optimizer has no learning rate.
     """
 
     def __init__(self, optimizer: Optimizer, *, is_scheduled: bool, overrides_scheduler: bool = False):
@@ -95,28 +95,28 @@ class GroupRates:
             self._first = _rates_at_start(self._optimizer, is_scheduled=True)
             self.ratios = _ratios(self._first)
             return
-        # Not to the rate of now: the same line of code would mean another ratio in each part of a cycle.
+        # Relative to the current rate, the same line of code would mean another ratio at each iteration.
         largest = max(self._first)
         new = [min(float(group["lr"]) / largest, 1.0) if largest else 1.0 for group in groups[known:]]
         self.ratios = [*self.ratios, *new]
 
     def warn_of_changes(self, iteration: int) -> None:
-        """Warn once if the rates are no longer those that were set at an iteration."""
+        """Warn once if something else has changed the rates since an iteration."""
         if self._overrides_scheduler or self._set is None:
             return
         if (found := self._plain_rates()) != self._set:
             self._overrides_scheduler = True  # one warning is enough
             warnings.warn(
                 f"the learning rates were {self._set} at update {iteration} and are now {found}: "
-                "something else sets them too, probably a torch scheduler, and is overridden; remove it, or "
+                "something else, probably a torch scheduler, sets them too and is overridden; remove it, or "
                 "pass schedule=None to keep its rates",
                 stacklevel=3,
             )
 
     def _plain_rates(self) -> list[float]:
-        """Return the rates that are numbers; to read one from a device would wait for the device.
+        """Return the rates that are numbers, without groups that were added since the last update.
 
-        Those of groups that were added since the last update are left out.
+        Tensors are left out, because reading one would wait for its device.
         """
         groups = self._optimizer.param_groups[: len(self.ratios)]
         return [group["lr"] for group in groups if not isinstance(group["lr"], Tensor)]
@@ -156,18 +156,18 @@ def _ratios(rates: Sequence[float]) -> list[float]:
 
 
 class LiveWeights:
-    """The live tensors of one model, as `view_weights` returns them, many times.
+    """Views of one model's live tensors, as `view_weights` returns them, but cheap to repeat.
 
     The modules are walked once, and again when a module, a parameter or a buffer was added, removed or
-    replaced. A view is always of the tensors that the model has now; while they stay where they are in
-    memory, all views have the same tensor objects. Modules of FSDP2 first drop the whole parameters that a
-    forward pass may have left: the optimizer does not write to these, and their memory is freed later.
+    replaced. A view always has the model's current tensors. While they stay in place in memory, all views
+    have the same tensor objects. Modules of FSDP2 first drop unsharded parameters that a forward pass may
+    have left: the optimizer does not write to these, and their memory is freed later.
 
     Args:
         model: DDP, DataParallel and torch.compile wrappers are looked through.
 
     Attributes:
-        unchecked: Names of buffers that may hold NaN or infinity, as the mask of an attention does.
+        unchecked: Names of buffers that may hold NaN or infinity, such as an attention mask.
     """
 
     def __init__(self, model: nn.Module):
@@ -182,7 +182,7 @@ class LiveWeights:
         """Let `view` give one shared copy of each parameter that is frozen now, until it changes.
 
         Args:
-            unchecked: Names of buffers that may hold NaN or infinity; those that do so now if None.
+            unchecked: Names of buffers that may hold NaN or infinity; None for the buffers that do now.
         """
         self.live()  # the model may have been changed since it was walked
         buffers = buffer_names(self._module)
@@ -245,7 +245,7 @@ class LiveWeights:
         self._addresses = self._list_addresses() if plain else None
 
     def _is_current(self) -> bool:
-        # Kept entries are alive, so that no other object can have their identity.
+        # Kept entries are alive, so no other object can have their identity.
         if any(self._empty):
             return False
         entries = self._list_entries()
@@ -264,7 +264,7 @@ class LiveWeights:
 
 
 def _is_infinite(tensor: Tensor) -> bool:
-    # What is split would have to be looked at by all processes.
+    # A split tensor would have to be checked by all processes.
     return is_averaged(tensor) and not is_split(tensor) and not is_finite(tensor)
 
 
@@ -273,13 +273,13 @@ def _require_dense(named: list[tuple[str, Tensor]]) -> None:
     for name, tensor in named:
         if type(tensor) in (Tensor, nn.Parameter) and tensor.layout != torch.strided:
             raise InvalidValueError(
-                f"a trajectory takes dense tensors only, got {name}, which is {tensor.layout}; register it "
-                "as a buffer with persistent=False"
+                f"a trajectory supports dense tensors only, but {name} has the layout {tensor.layout}; "
+                "register it as a buffer with persistent=False"
             )
 
 
 UPDATES_WITHOUT_STEP = 20
-"""Updates in a row without a step after which the loop is taken to be wrong; `GradScaler` may skip a few."""
+"""Updates in a row without a step that count as an error in the loop; `GradScaler` may skip a few."""
 UPDATES_OF_ACCUMULATION = 1_000
 """The same while gradients grow and weights stay, as where gradients of many batches are accumulated."""
 
@@ -289,8 +289,8 @@ SAMPLED_PARAMETERS = 4
 class StepWatch:
     """Counts the steps that an optimizer makes between `before` and `after`.
 
-    Steps are counted by a hook, so those that `GradScaler` skips or accelerate postpones do not count. Steps
-    before the first `before` belong to no trajectory.
+    A hook counts the steps, so steps that `GradScaler` skips or accelerate postpones do not count. Steps
+    before the first `before` are ignored.
 
     Args:
         wrapper: The optimizer whose `step()` the loop calls.
@@ -321,7 +321,7 @@ class StepWatch:
         """Note that a step is about to be made.
 
         Raises:
-            RuntimeError: Again and again, steps are made that no call of `after` sees.
+            RuntimeError: Repeatedly, steps were made outside of the two calls.
         """
         if self._begun and self._steps:
             self._unseen += self._steps
@@ -417,8 +417,8 @@ def unwrap_optimizer(model: nn.Module, optimizer: Optimizer) -> Optimizer:
     """Return the torch optimizer, which alone has hooks, from inside accelerate's or similar wrappers.
 
     Raises:
-        TypeError: There is none.
-        ValueError: It does not update the model, or splits weights or updates in a way that is not known.
+        TypeError: The object is not an optimizer and wraps none.
+        ValueError: It does not update the model, or splits weights or updates in an unsupported way.
     """
     require_known_split(model, optimizer)
     while not hasattr(optimizer, "_optimizer_step_post_hooks"):
@@ -429,19 +429,19 @@ def unwrap_optimizer(model: nn.Module, optimizer: Optimizer) -> Optimizer:
             )
         optimizer = optimizer.optimizer
         require_known_split(model, optimizer)
-    keep_parts_only(model)  # what a forward pass of FSDP2 has left whole is not what the optimizer has
+    keep_parts_only(model)  # the optimizer does not have the parameters that a forward pass left unsharded
     updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if not any(id(parameter) in updated for parameter in model.parameters()):
         raise InvalidValueError(
-            f"the optimizer must update parameters of the model, but the {type(optimizer).__name__} and the "
-            f"{type(model).__name__} share none; construct it from model.parameters(), after anything that "
-            "replaces them, as fully_shard does"
+            f"the optimizer must update parameters of the model, but the {type(optimizer).__name__} has no "
+            f"parameter of the {type(model).__name__}; construct it from model.parameters(), after anything "
+            "that replaces them, as fully_shard does"
         )
     return optimizer
 
 
 def _has_nested_steps(kind: type[Optimizer]) -> bool:
-    """Return whether one call of `step()` may run hooks twice, as of a subclass that calls super().step().
+    """Return whether one call of `step()` may run hooks twice: in a subclass that calls super().step().
 
     Torch hooks the step of a class when an optimizer of it is first constructed.
     """
@@ -472,17 +472,17 @@ def warn_of_high_rates(schedule: Schedule, collectors: Sequence[Collector]) -> N
             shown = ", ".join(f"{rates[point - 1]:.3g}" for point in points[:5])
             name = "the schedule" if hasattr(schedule, "__qualname__") else schedule
             warnings.warn(
-                f"{collector} takes its first points at the rates {shown}, although {name} goes down to "
-                f"{min(rates):.3g}, and weights are best taken there; give both the same cycle, and "
-                "the collector the phase at which the rate is lowest",
+                f"{collector} collects its first points at the rates {shown}, although {name} goes down to "
+                f"{min(rates):.3g}, where weights are best; give both the same cycle, and the collector the "
+                "phase at which the rate is lowest",
                 stacklevel=3,
             )
 
 
 def _points(collector: Collector, least: int) -> list[int]:
-    """Return the first iterations that need a low rate: of several in a row, as in a tail, the last one.
+    """Return the first iterations that need a low rate; of several in a row, as in a tail, only the last one.
 
-    A collector that takes every iteration has none.
+    For a collector that needs every iteration the list is empty.
     """
     points: list[int] = []
     is_taken = collector.needs_low_rate(1)
@@ -504,9 +504,9 @@ def _rates(schedule: Schedule, iterations: int) -> list[float]:
 
 
 def _mean_excess(rates: Sequence[float], points: Sequence[int]) -> float:
-    """Return by how much points exceed lower rates before and after them, as a share of the range.
+    """Return how far the rates of points exceed lower rates before and after them, relative to the range.
 
-    A warm-up or a decay has no such excess, and neither has a schedule that is not cyclic.
+    It is 0 for a warm-up, for a decay, and for any schedule that is not cyclic.
     """
     low, high = min(rates), max(rates)
     level = low + LOW_SHARE * (high - low)
@@ -522,25 +522,24 @@ Batch = TypeVar("Batch")
 
 
 class Trajectory:
-    """One path of training, as seen around each `optimizer.step()` of a loop that is the user's.
+    """Hooks into your training loop around each `optimizer.step()`.
 
     Call `before_update()` before and `after_update()` after every `optimizer.step()`. The start
-    point is the model's weights at the first `before_update()`. A step that never happened, as when
+    point is the model's weights at the first `before_update()`. A step that is skipped, as when
     `GradScaler` finds infinite gradients, does not count. If you have no loop of your own, use `follow`.
 
     Args:
-        model: The model in training; DDP and torch.compile wrappers are looked through. One of FSDP2 is
-            averaged in parts, and its members are put together when they are stored or asked for, so that
-            all processes must ask for them.
-        optimizer: Any torch optimizer of the model's parameters, also as accelerate prepares it. Its groups
-            keep the ratios of their rates, or of their initial rates if a torch scheduler has changed them;
-            the schedule gives the largest. A group that is added later has the ratio of its rate to the
-            largest of the first ones, but at most 1.
-        schedule: The learning rate for each iteration, or None to leave the rates alone. If collectors would
-            collect at high rates although the schedule is cyclic, there is a warning.
-        collectors: Collectors without members, or one of them; at most one may steer.
-        overrides_scheduler: Whether a scheduler in the loop is meant to be overridden. Otherwise a rate that
-            changes between two updates causes a warning.
+        model: The model in training; DDP and torch.compile wrappers are looked through. The shards of an
+            FSDP2 model are averaged one by one. Its members are put together when they are stored or
+            requested, which all processes must do at once.
+        optimizer: Any torch optimizer of the model's parameters, also as accelerate prepares it. The schedule
+            gives the largest rate, and groups keep the ratios of their rates (of their initial rates, if a
+            torch scheduler has changed them). A group that is added later has the ratio of its rate to the
+            largest of the first groups, but at most 1.
+        schedule: Learning rate for each iteration; None leaves the rates alone. A warning says if collectors
+            would collect at high rates of a cyclic schedule.
+        collectors: One collector or several, all without members; at most one may steer.
+        overrides_scheduler: Whether a scheduler in the loop is to be overridden without a warning.
 
     Attributes:
         iteration: Updates so far.
@@ -595,7 +594,7 @@ class Trajectory:
             warn_of_high_rates(schedule, self.collectors)
         self._live = LiveWeights(model)
         self._begun = False
-        self._mark = object()  # that of the trajectory which a collector belongs to
+        self._mark = object()  # tells a collector which trajectory it belongs to
         self._watch = StepWatch(optimizer, inner)
 
     def __repr__(self) -> str:
@@ -607,7 +606,7 @@ class Trajectory:
 
         Raises:
             ValueError: Training begins, and a collector has members of another training.
-            RuntimeError: Steps are made that do not lie between the two calls.
+            RuntimeError: Steps were made outside of the two calls.
         """
         require_own_weights(self.model)
         if not self._begun:
@@ -631,12 +630,12 @@ class Trajectory:
             self._rates.set(self.schedule(self.iteration + 1))
 
     def after_update(self) -> None:
-        """Show the new weights to every collector that wants them, and restart if one says so.
+        """Show the new weights to every collector that is due, and restart if a collector requests it.
 
         Raises:
             ValueError: The weights are not finite.
-            RuntimeError: There was a step without `before_update()`, or no step for 20 calls in a row, or for
-                1,000 where gradients are accumulated; or another trajectory has begun to use a collector.
+            RuntimeError: A step had no `before_update()`; or no step was made in 20 calls in a row (1,000 if
+                gradients are accumulated); or another trajectory has begun to use a collector.
         """
         if not self._begun:
             raise MisuseError("before_update() must come before the first optimizer.step(); call it there")
@@ -649,24 +648,24 @@ class Trajectory:
         require_own_collectors(due, self._mark)
         weights = self._live.view()
         require_finite(due[0], self.iteration, self._live.find_non_finite())  # once for all of them
-        # All look at the path as it was before any of them bends it.
+        # All collect before any of them restarts the path.
         for restart in [collector.collect(self.iteration, weights) for collector in due]:
             if restart is not None:
                 self._restart(restart, weights)
 
     @property
     def non_finite_buffers(self) -> frozenset[str]:
-        """Names of buffers that held NaN or infinity at the start, as masks do, and so may do so later."""
+        """Names of buffers that held NaN or infinity at the start, such as masks, and may do so later."""
         return self._live.unchecked
 
     def state_dict(self, *, training: bool = True) -> dict[str, Any]:
         """Return all that resuming needs: weights, optimizer, iteration, collectors; live tensors.
 
-        `save_checkpoint` writes it; under FSDP2 all processes must call that. The random state of the loop
-        and the order of its data are not in it: the loop must keep them itself.
+        `save_checkpoint` writes it; under FSDP2 all processes must call it. The loop must save its random
+        state and the order of its data itself.
 
         Args:
-            training: Whether weights and optimizer are included; False where a trainer restores them.
+            training: Whether weights and optimizer are included; False if a trainer restores them.
         """
         if training:
             require_own_weights(self.model)
@@ -685,17 +684,16 @@ class Trajectory:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state; the next update is bit for bit that of the run which gave it.
+        """Continue from a state; the next update is the same bit for bit as in the run that saved it.
 
         Raises:
-            ValueError: The collectors or the model are not those of the state.
+            ValueError: The collectors or the model differ from the state.
         """
         names = [str(collector) for collector in self.collectors]
         found = [name for name, _ in state["collectors"]]
         if names != found:
             raise InvalidValueError(
-                f"a trajectory resumes with the collectors it had, {found}, got {names}; "
-                "construct the same ones"
+                f"the state is of the collectors {found}, got {names}; construct the same collectors"
             )
         if "weights" in state:
             self._load_training(state["weights"], state["optimizer"])
@@ -704,7 +702,7 @@ class Trajectory:
         self._begun = state["begun"]
         self._watch.reset(begun=self._begun)
         if self._begun:
-            # Those of the start: what became infinite since then must still be found.
+            # The names at the start: a buffer that became infinite since then must still be found.
             self._live.freeze(unchecked=state.get("non_finite_buffers", ()))
             for collector, (_, collected) in zip(self.collectors, state["collectors"], strict=True):
                 collector.frozen_batch_norm = frozenset(state.get("frozen_batch_norm", ()))
@@ -722,7 +720,7 @@ class Trajectory:
 
     def _restart(self, restart: Restart, seen: Weights) -> None:
         weights, live = restart.weights, self._live.live()
-        # The model has these already. A shared copy is in the view only while the parameter is as it was.
+        # Frozen parameters are not written: the view has their shared copies only while they are unchanged.
         frozen = {name for name in live if weights.get(name) is seen[name]}
         copy_into(without(live, frozen), without(weights, frozen))
         if restart.clear_momentum:
@@ -743,11 +741,11 @@ def follow(
 
     Args:
         trajectory: The path to continue.
-        batches: Read again from its start as often as needed, as a DataLoader or a list can be.
+        batches: A DataLoader, a list or the like, read again from its start as often as needed.
         loss: Returns the scalar to minimize from the model and a batch.
-        iterations: How many updates to make.
+        iterations: Number of updates.
         on_update: Called after each update with its iteration and its loss, still a tensor.
-        backward: Computes the gradients from the loss, for engines that do so in their own way.
+        backward: Computes the gradients from the loss, for engines with a backward of their own.
 
     Raises:
         ValueError: `batches` is an iterator that ended before the last iteration.
@@ -786,7 +784,7 @@ def _warn_of_unused(trajectory: Trajectory, iterations: int) -> None:
     for collector in trajectory.collectors:
         if unused := iterations - collector.last_used_iteration(iterations):
             warnings.warn(
-                f"{collector} makes no use of the last {unused} of {iterations} iterations unless the "
-                f"trajectory is followed further; choose a multiple of its period",
+                f"{collector} does not use the last {unused} of {iterations} iterations unless the "
+                "trajectory is followed further; choose a multiple of its period",
                 stacklevel=3,
             )

@@ -28,7 +28,7 @@ def is_shared(tensor: Tensor) -> bool:
 
 
 def shared_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return those of the tensors that never change."""
+    """Return the tensors that never change."""
     if not _shared:  # nothing is frozen in most runs
         return {}
     return {name: tensor for name, tensor in tensors.items() if tensor in _shared}
@@ -83,8 +83,7 @@ class FrozenParameters:
     """Shared copies of the parameters that do not require gradients, for as long as they do not change.
 
     Args:
-        named: The parameters of a model by name. Those that are trained, split among processes or not finite
-            are left out.
+        named: The parameters of a model by name. Trained, split and non-finite parameters are left out.
     """
 
     def __init__(self, named: Iterable[tuple[str, Tensor]]):
@@ -200,11 +199,11 @@ def trained_names(model: nn.Module) -> frozenset[str]:
 def copy_weights(weights: Weights, device: torch.device | str | None = None) -> Weights:
     """Return an independent copy.
 
-    Tensors that are split among processes (FSDP2) are put together, so that all processes must call this.
+    Tensors that are split among processes (FSDP2) are put together, so all processes must call this.
 
     Args:
-        weights: What to copy.
-        device: Where the copy goes; where each tensor is if None.
+        weights: Weights to copy.
+        device: Device of the copy; None leaves each tensor on its own.
 
     Example:
         >>> import torch
@@ -328,7 +327,7 @@ def accumulator(weights: Weights) -> Weights:
 def in_memory_order_of(like: Tensor, tensor: Tensor) -> Tensor:
     """Return the tensor on the device and with the strides of another; itself if it is so already.
 
-    What comes from a file may lie elsewhere or in another order, on which rounding may depend.
+    Tensors from a file may differ in both, and rounding may depend on the order.
     """
     tensor = split_like(like, tensor)
     if tensor.device == like.device and tensor.stride() == like.stride():
@@ -375,7 +374,7 @@ def distance(start: Weights, end: Weights) -> float:
 
     The points may be on different devices; they are then compared in main memory.
 
-    Tensors that are split among processes (FSDP2) are put together, so that all processes must call this.
+    Tensors that are split among processes (FSDP2) are put together, so all processes must call this.
 
     Args:
         start: One point.

@@ -230,7 +230,7 @@ def test_a_collector_of_a_user_collects_steers_and_resumes(tmp_path: Path) -> No
 
 def test_weights_that_are_not_finite_never_reach_a_collector_of_a_user() -> None:
     largest = Largest(every=1)
-    with pytest.raises(ValueError, match=r"Largest\(every=1\) collects finite weights only, but w holds NaN"):
+    with pytest.raises(ValueError, match=r"Largest\(every=1\) needs finite weights, but w holds NaN"):
         show(largest, [1.0, float("nan")])
     assert largest.iterations == [1]
 

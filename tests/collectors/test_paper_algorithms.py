@@ -14,7 +14,7 @@ from tests import paper
 from tests.toys import Scalar, assert_same_weights, make_mlp, train
 
 # Any schedule meets any collector here.
-pytestmark = pytest.mark.filterwarnings("ignore:.* takes its first points at the rates")
+pytestmark = pytest.mark.filterwarnings("ignore:.* collects its first points at the rates")
 
 cycles = st.integers(1, 6)
 repeats = st.integers(1, 4)

@@ -81,7 +81,7 @@ def test_a_state_with_another_period_is_refused(tmp_path: Path) -> None:
     optimizer.step()
     accelerator.save_state(str(tmp_path / "state"))
     _, other, _, _ = start(PFGE(1, 3))
-    with pytest.raises(ValueError, match=r"resumes with the collectors it had.*period=2.*got.*period=3"):
+    with pytest.raises(ValueError, match=r"the state is of the collectors.*period=2.*got.*period=3"):
         other.load_state(str(tmp_path / "state"))
 
 

@@ -112,7 +112,9 @@ def test_collectors_of_another_training_are_refused_and_their_members_stay() -> 
     following.detach()
     del following
     other = Collecting(None, [SWA(1), fge])
-    with pytest.raises(ValueError, match=r"and FGE\(.*\) has collected in another, .* lost; construct a"):
+    with pytest.raises(
+        ValueError, match=r"FGE\(.*\) already holds weights of another training, .* lost; construct a"
+    ):
         other.attach(model, make_sgd(model))
     assert fge.iterations == [1, 2]
 
@@ -189,7 +191,7 @@ def test_a_state_of_other_collectors_is_refused() -> None:
     advance(model, optimizer, 1)
     other = Collecting(None, [PFGE(2, 6)])
     other.load_state_dict(following.state_dict())
-    with pytest.raises(ValueError, match=r"resumes with the collectors it had.*period=4.*got.*period=6"):
+    with pytest.raises(ValueError, match=r"the state is of the collectors.*period=4.*got.*period=6"):
         other.attach(model, make_sgd(model))
 
 
@@ -205,7 +207,7 @@ def test_after_a_resume_with_other_collectors_is_refused_the_folder_is_as_it_was
     collectors = [PFGE(2, c.period, store=tmp_path) if isinstance(c, PFGE) else c for c in others]
     other = Collecting(None, collectors)
     other.load_state_dict(following.state_dict())
-    with pytest.raises(ValueError, match=r"resumes with the collectors it had.*; construct the same ones"):
+    with pytest.raises(ValueError, match=r"the state is of the collectors .*; construct the same collectors"):
         other.attach(model, make_sgd(model))
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
@@ -221,7 +223,7 @@ def test_a_model_that_is_wrapped_twice_is_looked_through() -> None:
 
 
 def test_an_ensemble_before_training_is_an_error() -> None:
-    with pytest.raises(ValueError, match="this process has followed none; train first"):
+    with pytest.raises(ValueError, match=r"this process has not followed a training, .*; train first"):
         Collecting(None, [FGE(1)]).ensemble(make_mlp)
 
 
@@ -241,7 +243,7 @@ def test_one_of_several_collectors_is_chosen() -> None:
     assert len(following.ensemble(make_mlp, collector=fge)) == 3
     assert len(following.ensemble(make_mlp, collector=swa)) == 1
     with pytest.raises(
-        ValueError, match=r"an ensemble is that of one collector, got FGE.*, SWA.*; pass coll"
+        ValueError, match=r"an ensemble has the members of one collector, got FGE.*, SWA.*; pass coll"
     ):
         following.ensemble(make_mlp)
 

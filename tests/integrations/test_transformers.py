@@ -217,7 +217,7 @@ def test_checkpoints_that_are_written_elsewhere_hold_no_members_with_a_warning(
 ) -> None:
     trainer, callback = make_trainer(tmp_path, None, FGE(2), save_strategy="steps", save_steps=12)
     monkeypatch.setattr(trainer, "_get_output_dir", lambda trial: str(tmp_path / "elsewhere"))  # noqa: ARG005
-    with pytest.warns(UserWarning, match=r"checkpoint-12 is no folder, so members are not part of it; let"):
+    with pytest.warns(UserWarning, match=r"checkpoint-12 is not a folder, so members are not saved; let"):
         trainer.train()
     assert callback.ensemble().iterations == [2, 4, 6, 8, 10, 12]
 
@@ -248,7 +248,7 @@ def test_checkpoints_that_cannot_be_resumed_from_hold_no_members(tmp_path: Path)
 def test_resuming_with_another_period_is_refused_and_the_members_stay(tmp_path: Path) -> None:
     save_at_six(tmp_path)
     trainer, _ = make_trainer(tmp_path, None, FGE(3))
-    with pytest.raises(ValueError, match=r"resumes with the collectors it had.*cycle=2.*got.*cycle=3"):
+    with pytest.raises(ValueError, match=r"the state is of the collectors.*cycle=2.*got.*cycle=3"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
     trainer, callback = make_trainer(tmp_path, None, FGE(2))
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))

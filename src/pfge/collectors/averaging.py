@@ -14,7 +14,7 @@ from pfge.weights import Weights, accumulator, describe_weights, shared_part, to
 
 
 class RunningMean:
-    """A mean that weights join one by one; the one copy of the weights that averaging needs.
+    """A running mean of weights, in one copy of them.
 
     The mean m of n points takes one more, w, by m = m + (w - m) / (n + 1), in float32 at least: in bfloat16,
     with 8 bits of precision, the change would soon round to nothing.
@@ -25,7 +25,7 @@ class RunningMean:
         copied: Names that take the latest value instead of the mean.
 
     Attributes:
-        count: How many points the mean has.
+        count: Number of points in the mean.
         copied: Names that take the latest value.
 
     Example:
@@ -101,7 +101,7 @@ class RunningMean:
 class AveragingCollector(Collector):
     """A collector whose only member is one mean of the weights.
 
-    A subclass says when weights are due and how they join the mean; beginning, members and resuming are here.
+    A subclass defines `due` and `update`, which adds weights to the mean. The rest is here.
 
     Args:
         average_start: Whether the start point counts in the mean.
@@ -139,7 +139,7 @@ class AveragingCollector(Collector):
         self._last: int | None = None
 
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
-        """Take note of the start point."""
+        """Begin at the start point."""
         self._mean = RunningMean(weights, counted=self.average_start, copied=buffers)
         self._last = None
 
@@ -148,7 +148,7 @@ class AveragingCollector(Collector):
         return False
 
     def collect(self, iteration: int, weights: Weights) -> None:
-        """Let the weights join the mean."""
+        """Add the weights to the mean."""
         if self._mean is None:
             raise MisuseError(f"{self} must begin before it observes; call begin(weights) first")
         self.update(self._mean, weights)
@@ -156,13 +156,13 @@ class AveragingCollector(Collector):
 
     @abstractmethod
     def update(self, mean: RunningMean, weights: Weights) -> None:
-        """Let the weights join the mean, by one of its methods."""
+        """Add the weights to the mean, by one of its methods."""
 
     def members(self) -> Sequence[Weights]:
         """Return the mean as the only member.
 
         Raises:
-            ValueError: Nothing was averaged yet, so that the mean would be the start point.
+            ValueError: Nothing was averaged yet, so the mean would be the start point.
         """
         if self._mean is None or self._last is None:
             raise InvalidValueError(
@@ -194,7 +194,7 @@ class SWA(AveragingCollector):
 
     Args:
         cycle: Iterations between two averaged points (the paper's c).
-        phase: Where in the cycle they lie: at iterations i with i mod cycle = phase.
+        phase: Position in the cycle at which they are averaged: iterations i with i mod cycle = phase.
         average_start: Whether the start point counts once in the mean, as in the paper.
 
     References:
@@ -243,7 +243,7 @@ class EMA(AveragingCollector):
     A point loses half of its share after log(1/2) / log(decay) updates: 693 with a decay of 0.999.
 
     Args:
-        decay: The share of the old mean that stays at each update of it.
+        decay: Fraction of the old mean that each update keeps.
         every: Iterations between two updates of the mean.
 
     References:

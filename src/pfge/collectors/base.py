@@ -29,14 +29,14 @@ def apply_weights(
     forward: Callable[[nn.Module, Any], Any] | None = None,
     frozen: FrozenLayers = "keep",
 ) -> Iterator[None]:
-    """Put weights into a model, and at the end its own parameters, buffers, modes and the random state.
+    """Put weights into a model, and restore the model and the random state at the end.
 
     Args:
         model: The model; its wrappers are looked through.
-        weights: What it holds inside of the block.
-        batches: Where given, BatchNorm statistics are computed over them first.
-        forward: As in `refresh_batch_norm`.
-        frozen: As in `refresh_batch_norm`.
+        weights: Weights that it holds inside of the block.
+        batches: Training data for BatchNorm statistics, which are computed first; None to skip that.
+        forward: Calls the model on a batch; see `refresh_batch_norm`.
+        frozen: BatchNorm layers to leave alone; see `refresh_batch_norm`.
     """
     module = unwrap(model)
     require_own_weights(module)
@@ -77,14 +77,14 @@ def _restore(tensors: list[Tensor], before: list[Tensor]) -> None:
 
 @dataclass(frozen=True)
 class Restart:
-    """A collector's request that the trajectory go on from other weights.
+    """A collector's request that the trajectory continue from other weights.
 
     A collector returns it from `collect`. The trajectory copies the weights into the model. With
     `clear_momentum` it also drops the optimizer's state of every parameter, as in a new optimizer.
 
     Args:
-        weights: Where to go on.
-        clear_momentum: Whether the optimizer forgets the path so far.
+        weights: Weights to continue from.
+        clear_momentum: Whether the optimizer's state is dropped.
 
     Example:
         >>> import torch
@@ -169,26 +169,26 @@ class Collector(ABC):
     """Names of BatchNorm layers that were in evaluation mode in training; a trajectory sets it."""
 
     followed_by: object = None
-    """The mark of the trajectory that began last with this collector, which sets it."""
+    """Identifies the trajectory that began last with this collector; that trajectory sets it."""
 
     @abstractmethod
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
-        """Take note of the start point, before the first update.
+        """Begin at the start point, before the first update.
 
         Args:
             weights: The start point; live tensors, so copy what you keep.
-            buffers: The names that are not parameters. Their mean may mean nothing (the unit
-                vectors of a spectral norm), so averages take the latest value.
+            buffers: Names of the tensors that are buffers. Averages take their latest value, because their
+                mean may be meaningless (the unit vectors of a spectral norm).
         """
 
     @abstractmethod
     def due(self, iteration: int) -> bool:
-        """Return whether the weights after this iteration are wanted."""
+        """Return whether this collector needs the weights after this iteration."""
 
     def needs_low_rate(self, iteration: int) -> bool:
-        """Return whether the weights after this iteration should be those of a low learning rate.
+        """Return whether this collector needs the weights after this iteration at a low learning rate.
 
-        A trajectory warns if its schedule is high there. By default it is so at each iteration that is due.
+        A trajectory warns if its schedule is high there. The default is every iteration that is due.
         """
         return self.due(iteration)
 
@@ -201,7 +201,7 @@ class Collector(ABC):
             weights: The point; live tensors.
 
         Returns:
-            What `collect` returned; None if the iteration is not due.
+            The result of `collect`; None if the iteration is not due.
 
         Raises:
             ValueError: The weights hold NaN or infinity; what was kept before stays.
@@ -220,7 +220,7 @@ class Collector(ABC):
             weights: The point; live tensors, so copy what you keep.
 
         Returns:
-            Where the trajectory goes on, from a collector that steers; None to let it be.
+            A restart, from a collector that steers; None to continue as it is.
         """
 
     @abstractmethod
@@ -233,7 +233,7 @@ class Collector(ABC):
         """The iteration of each member so far; None where it belongs to no single one."""
 
     def mean_so_far(self) -> Weights:
-        """Return the weights that stand for what was collected so far: by default the newest member.
+        """Return one model of what was collected so far: by default the newest member.
 
         A collector that averages returns its mean, also in the middle of a period.
 
@@ -262,9 +262,9 @@ class Collector(ABC):
 
         Args:
             model: The model in training; its wrappers are looked through.
-            batches: Training data, over which BatchNorm statistics are computed first. If None they are
-                those of the latest weights that were collected.
-            forward: As in `refresh_batch_norm`.
+            batches: Training data for BatchNorm statistics, which are computed first. None uses the
+                statistics of the latest collected weights.
+            forward: Calls the model on a batch; see `refresh_batch_norm`.
 
         Raises:
             ValueError: Nothing was collected yet.
@@ -286,7 +286,7 @@ class Collector(ABC):
         return apply_weights(model, self.mean_so_far(), batches, forward, self.frozen_batch_norm or "keep")
 
     def pending_description(self) -> str | None:
-        """Return what was collected for a member that is not made yet, for a message; None if nothing was."""
+        """Describe the weights that are in no member yet, for messages; None if all are in members."""
         return None
 
     @abstractmethod
@@ -300,17 +300,17 @@ class Collector(ABC):
     def __repr__(self) -> str:
         """Return the constructor call, for messages, manifests and checkpoints.
 
-        It shows each parameter that is also an attribute. Where members are stored is none: a run may resume
-        in another folder.
+        It shows each parameter that is also an attribute. The store is left out, because a run may resume in
+        another folder.
         """
         names = [name for name in signature(type(self)).parameters if hasattr(self, name)]
         return constructor_call(self, names)
 
     def last_used_iteration(self, iterations: int) -> int:
-        """Return the last iteration, of so many, that a member depends on.
+        """Return the last of the given number of iterations that a member depends on.
 
-        `follow` warns of iterations after it. By default every iteration counts; a collector whose members
-        are whole periods returns the end of the last one.
+        `follow` warns of later iterations. By default every iteration counts; a collector with one member per
+        period returns the end of the last whole period.
         """
         return iterations
 
@@ -319,7 +319,7 @@ def require_finite(collector: Collector, iteration: int, non_finite: str | None)
     """Raise a ValueError if a tensor was found that is not finite; it is named by `non_finite`."""
     if non_finite is not None:
         raise InvalidValueError(
-            f"{collector} collects finite weights only, but {non_finite} holds NaN or infinity at iteration "
+            f"{collector} needs finite weights, but {non_finite} holds NaN or infinity at iteration "
             f"{iteration}; lower the learning rate, or resume from an earlier checkpoint"
         )
 
@@ -331,19 +331,19 @@ def constructor_call(value: object, names: Iterable[str]) -> str:
 
 
 def as_collectors(collectors: Sequence[Collector] | Collector) -> tuple[Collector, ...]:
-    """Return one or several collectors as a tuple; raise a TypeError if something else is among them."""
+    """Return one or several collectors as a tuple; raise a TypeError for anything else."""
     found = tuple(collectors) if isinstance(collectors, Iterable) else (collectors,)
     for collector in found:
         if not isinstance(collector, Collector):
             raise InvalidTypeError(
-                f"collectors must be collectors, as in [SWA(cycle=4)], got {collector!r}; pass what a "
-                "collector's constructor returns"
+                f"collectors must be objects such as SWA(cycle=4), got {collector!r}; construct the "
+                "collector first"
             )
     return found
 
 
 def first_member(collector: Collector) -> int | None:
-    """Return the iteration of the first member that a training would make; None if it is not known."""
+    """Return the iteration of the first member that a training would make; None if unknown."""
     ahead = range(1, 1_000_001)
     return next((i for i in ahead if collector.due(i) and collector.last_used_iteration(i) == i), None)
 
@@ -353,8 +353,8 @@ def require_unused(collectors: Iterable[Collector]) -> None:
     for collector in collectors:
         if len(collector.iterations) or collector.pending_description():
             raise InvalidValueError(
-                f"a collector follows one training, and {collector} has collected in another, which would be "
-                "lost; construct a new collector for each training, or resume with load_state_dict()"
+                f"{collector} already holds weights of another training, which would be lost; construct a "
+                "new collector for each training, or resume with load_state_dict()"
             )
 
 
@@ -363,13 +363,13 @@ def require_own_collectors(collectors: Iterable[Collector], mark: object) -> Non
     for collector in collectors:
         if collector.followed_by is not mark:
             raise MisuseError(
-                f"a collector follows one training, and another Trajectory has begun with {collector}, so "
-                "its members would be of both; construct a collector for each Trajectory"
+                f"another Trajectory has begun with {collector}, so its members would mix two trainings; "
+                "construct a collector for each Trajectory"
             )
 
 
 def require_cycle(cycle: int, phase: int) -> None:
-    """Raise a ValueError unless `phase` is a place in a `cycle` of at least one iteration."""
+    """Raise a ValueError unless `phase` is a position in a `cycle` of at least one iteration."""
     require_whole(cycle=cycle, phase=phase)
     if cycle < 1:
         raise InvalidValueError(f"cycle must be at least 1 iteration, got {cycle}")

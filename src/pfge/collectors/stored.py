@@ -315,7 +315,7 @@ class Star(_PeriodCollector):
         m_k = (1 / tail) * sum of w_i over i = k P - tail + 1, ..., k P
 
     and after it the trajectory goes on from the start point, with a new optimizer. Use it with a rate that
-    falls once a period, `CosineRestarts(period, low, high)`, so that a period ends at a low rate.
+    falls once a period and is low at its end: `CosineRestarts(period, low, high)`.
 
     No period depends on another, so members are less alike than those of PFGE, whose periods go on from each
     other. Each period has to come back from the highest rate by itself: give it time for that. With
@@ -401,7 +401,8 @@ class Star(_PeriodCollector):
         """
         if state.get("start") is None and state["mean"] is not None:
             raise InvalidValueError(
-                f"{self} restarts from its start point, which this state has lost; begin the run again"
+                f"the state of {self} has lost the start point, from which each period restarts; begin the "
+                "run again"
             )
         super().load_state_dict(state)
         self._start = state["start"] and _keep_parts(state["start"])

@@ -33,10 +33,10 @@ class SWAG(Collector):
 
     Args:
         cycle: Iterations between two points.
-        phase: Where in the cycle they lie: at iterations i with i mod cycle = phase.
-        rank: How many deviations are kept.
-        samples: How many members there are.
-        scale: The factor of the whole covariance; 0.5 is the published choice.
+        phase: Position in the cycle at which they are collected: iterations i with i mod cycle = phase.
+        rank: Number of deviations that are kept.
+        samples: Number of members.
+        scale: Factor on the whole covariance; 0.5 is the published choice.
         var_clamp: The smallest variance of one weight.
         seed: Sample k is a function of (seed, k) and the Gaussian alone.
 
@@ -87,7 +87,7 @@ class SWAG(Collector):
         self._deviations: list[Weights] = []
 
     def begin(self, weights: Weights, buffers: Collection[str] = ()) -> None:
-        """Start without points: w0 is none of them."""
+        """Start without points; w0 does not count."""
         self._mean = RunningMean(weights, counted=False, copied=buffers)
         self._squares = {}
         self._start_squares(self._mean, weights)
@@ -98,7 +98,7 @@ class SWAG(Collector):
         return iteration % self.cycle == self.phase
 
     def _start_squares(self, mean: RunningMean, weights: Weights) -> None:
-        """Start the squares of what is random and has none: at the start all, and later what is unfrozen."""
+        """Start the squares of random tensors without any: all at the start, unfrozen ones later."""
         frozen = shared_part(weights).keys()
         fixed = mean.copied | frozen | self._squares.keys()
         random = {name: tensor for name, tensor in without(weights, fixed).items() if is_averaged(tensor)}
@@ -124,11 +124,11 @@ class SWAG(Collector):
     def members(self) -> Sequence[Weights]:
         """Return the samples, each drawn when it is asked for and always the same.
 
-        What is split among processes (FSDP2) is put together here, so that all processes must call this. Each
-        can draw for itself then.
+        Tensors that are split among processes (FSDP2) are put together here, so all processes must call this.
+        Then each process can draw samples by itself.
 
         Raises:
-            ValueError: There are fewer than two points, so that the Gaussian has no spread.
+            ValueError: There are fewer than two points, so the Gaussian has no spread.
         """
         if self._mean is None or self._mean.count < 2:
             points = self._mean.count if self._mean else 0
@@ -139,7 +139,7 @@ class SWAG(Collector):
         """Return the mean of the Gaussian.
 
         Raises:
-            ValueError: There is no point yet.
+            ValueError: Nothing was collected yet.
         """
         if self._mean is None or not self._mean.count:
             raise InvalidValueError(
@@ -182,7 +182,7 @@ class SWAG(Collector):
         return [None] * self.samples if self._mean is not None and self._mean.count > 1 else []
 
     def pending_description(self) -> str | None:
-        """Return that there is a point, if it is the only one."""
+        """Return that a second point is missing, if there is only one."""
         return "1 of the 2 points that a sample needs" if self._mean and self._mean.count == 1 else None
 
     def state_dict(self) -> dict[str, Any]:

@@ -18,15 +18,14 @@ class CollectWeights(Collecting):
     """Collects weights in a loop whose model and optimizer were prepared by accelerate.
 
     It follows the optimizer by itself: the loop stays as it is. Only steps that synchronize gradients
-    are updates. Its state is part of `accelerator.save_state`, so that `load_state` goes on with the
-    same members.
+    are updates. `accelerator.save_state` saves its state, and `load_state` continues with the same members.
 
     Args:
-        accelerator: That which prepared model and optimizer.
+        accelerator: The accelerator that prepared model and optimizer.
         model: The model, prepared or not.
         optimizer: The optimizer, prepared or not.
         schedule: The learning rate for each update, or None to leave the rates alone.
-        collectors: As in `Trajectory`.
+        collectors: One collector or several; see `Trajectory`.
     """
 
     def __init__(

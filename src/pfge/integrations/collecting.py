@@ -1,4 +1,4 @@
-"""What the callbacks of all trainers share: a trajectory that follows an optimizer by its step hooks."""
+"""The base of all callbacks for trainers: a trajectory that follows an optimizer by its step hooks."""
 
 import hashlib
 import sys
@@ -36,7 +36,7 @@ class Collecting:
 
     Args:
         schedule: The learning rate for each iteration, or None to leave the rates to the trainer.
-        collectors: As in `Trajectory`.
+        collectors: One collector or several; see `Trajectory`.
 
     Attributes:
         trajectory: The path that is followed, once training has begun.
@@ -142,16 +142,16 @@ class Collecting:
         Args:
             build_model: Returns a new module of the trained model's architecture. If None it is
                 constructed as the trained one was, where the trainer's models know how.
-            collector: Whose members, where there are several collectors.
-            options: As of `Ensemble`. The task is the one of the trained model, where the trainer's models
-                tell it, unless `task` is given.
+            collector: The collector whose members are used; required if there are several.
+            options: Arguments of `Ensemble`. Without `task`, the task is found from the trained model if the
+                trainer's models allow that.
 
         Raises:
             ValueError: Nothing was collected, or the collector or the constructor has to be named.
         """
         if self.trajectory is None:
             raise InvalidValueError(
-                "an ensemble needs a training, and this process has followed none; train first (where a "
+                "this process has not followed a training, so nothing was collected; train first (if the "
                 "trainer spawns its processes, give the collector store=FOLDER and use Ensemble.load(FOLDER))"
             )
         model = unwrap(self.trajectory.model)
@@ -160,7 +160,9 @@ class Collecting:
         if collector is None:
             if len(self.collectors) != 1:
                 found = ", ".join(map(str, self.collectors))
-                raise InvalidValueError(f"an ensemble is that of one collector, got {found}; pass collector=")
+                raise InvalidValueError(
+                    f"an ensemble has the members of one collector, got {found}; pass collector="
+                )
             (collector,) = self.collectors
         return Ensemble.from_collector(collector, build_model, **options)
 

@@ -35,17 +35,17 @@ class CollectWeights(Collecting, Callback):
     """Collects weights while `Trainer.fit` runs; `ensemble()` is what was collected.
 
     Works with automatic and manual optimization, accumulation and mixed precision. Its state is part
-    of Lightning's checkpoints, so that `fit(ckpt_path=...)` goes on with the same members.
+    of Lightning's checkpoints, and `fit(ckpt_path=...)` continues with the same members.
 
     Args:
         schedule: The learning rate for each update, or None to leave the rates to the module's own
             scheduler. Do not return a scheduler from `configure_optimizers` beside one that is given here.
-        collectors: As in `Trajectory`.
-        optimizer: Which of the module's optimizers is followed; needed if there are several.
+        collectors: One collector or several; see `Trajectory`.
+        optimizer: Index of the module's optimizer to follow; required if there are several.
         validate: The collector, one of `collectors`, whose mean so far the module has while it is validated,
             once there is one; None to validate the weights in training. Checkpoints hold the latter.
         batches: Training data, over which BatchNorm statistics are computed before each such validation.
-        forward: How the module is called with one of them, as in `refresh_batch_norm`.
+        forward: Calls the module on one of them; see `refresh_batch_norm`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class CollectWeights(Collecting, Callback):
         self._stage = stage
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state when training begins; that of a checkpoint which is only tested is left."""
+        """Continue from a state when training begins; ignore it if the checkpoint is only tested."""
         # Lightning restores callbacks also where no training follows, and the next fit() may be another one.
         if self._stage in (None, "fit"):
             super().load_state_dict(state)

@@ -35,13 +35,13 @@ class CollectWeights(Collecting, TrainerCallback):
     For a causal language model, the ensemble has the task `CausalLM()`, which compares the prediction at
     each position with the next token, as the model's own loss does.
 
-    Its state lies in each of the trainer's checkpoints as `pfge.safetensors`, so that
-    `train(resume_from_checkpoint=...)` goes on with the same members.
+    Each of the trainer's checkpoints has its state as `pfge.safetensors`, and
+    `train(resume_from_checkpoint=...)` continues with the same members.
 
     Args:
         schedule: The learning rate for each update, in place of the trainer's own; None to leave the
             rates to the trainer.
-        collectors: As in `Trajectory`.
+        collectors: One collector or several; see `Trajectory`.
         checkpoint: The folder that training is resumed from, if it does not lie in `output_dir`.
     """
 
@@ -95,8 +95,8 @@ class CollectWeights(Collecting, TrainerCallback):
         folder = _folder(args, state)
         if not folder.is_dir():
             warnings.warn(
-                f"{FILE} lies in the trainer's checkpoint, and {folder} is no folder, so members are not "
-                "part of it; let the trainer write its checkpoints to output_dir",
+                f"{FILE} belongs in the trainer's checkpoint, but {folder} is not a folder, so members are "
+                "not saved; let the trainer write its checkpoints to output_dir",
                 stacklevel=2,
             )
             return

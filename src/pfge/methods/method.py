@@ -90,7 +90,7 @@ class Method:
         schedule: Returns the learning rate of its path.
         members: The members of its path: "one", a mean; one each "cycle"; or one each "period". None if they
             are not points of a path.
-        periods_are_independent: Whether every period starts from w0 with a new optimizer, so that each can be
+        periods_are_independent: Whether every period starts from w0 with a new optimizer. Then each can be
             trained by a process of its own.
         averages: Whether it keeps a running mean of weights while it trains.
         base: Name of the method whose one model it uses.

@@ -12,7 +12,7 @@ from pfge.schedules import CosineRestarts, Schedule
 
 
 def _points(plan: TrainingPlan) -> int:
-    """Return how many members FGE has: SWAG has as many samples, so that both take the same memory."""
+    """Return the number of FGE's members; SWAG draws as many samples, for the same memory."""
     return max((plan.iterations - (plan.phase or plan.cycle)) // plan.cycle + 1, 1)
 
 
