@@ -1,4 +1,4 @@
-"""Start the `pfge` command. A module of its own, so that Ctrl-C while torch is imported ends in one line."""
+"""Start the `pfge` command. It imports so little that Ctrl-C ends in one line even during imports."""
 
 import os
 import signal
@@ -14,6 +14,6 @@ def main() -> int:
 
 
 def _stop(*_: object) -> None:
-    # At once, as there is nothing to finish yet: an exception could be caught by what is imported.
+    # Exit at once, because imported modules could catch an exception.
     os.write(2, b"pfge: stopped\n")
     os._exit(130)

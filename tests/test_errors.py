@@ -13,7 +13,7 @@ from pfge.errors import InvalidTypeError, InvalidValueError, MisuseError
 
 SOURCE = Path(__file__).parent.parent / "src" / "pfge"
 WITHIN = {  # such an error would be a fault of the program
-    "RuntimeError": {"averages.py", "paths.py"},
+    "RuntimeError": {"averages.py", "compare.py"},
     "TypeError": {"distillation.py", "encode.py", "manifest.py", "typed.py"},
 }
 

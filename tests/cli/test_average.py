@@ -56,7 +56,7 @@ def test_the_mean_without_data_is_the_mean(checkpoints: list[str], tmp_path: Pat
         if tensor.is_floating_point():
             expected = torch.stack([member[name].double() for member in members]).mean(0)
             torch.testing.assert_close(tensor.double(), expected, rtol=0, atol=1e-6)
-    assert "whose statistics were averaged too; give --config" in capsys.readouterr().out
+    assert "BatchNorm statistics were averaged too; give --config" in capsys.readouterr().out
 
 
 def test_with_data_the_mean_is_measured_and_has_statistics_of_its_own(
@@ -119,7 +119,7 @@ def test_a_pool_is_an_ensemble_of_the_checkpoints(
 
 def test_a_pool_without_a_config_says_its_task(checkpoint: str, tmp_path: Path, capsys: Captured) -> None:
     assert main(["pool", checkpoint, "--out", str(tmp_path / "pool")]) == 0
-    assert "task is taken to be classification, give --config CONFIG for another" in capsys.readouterr().out
+    assert "task is assumed to be classification; give --config CONFIG for another" in capsys.readouterr().out
 
 
 def test_a_pool_without_validation_data_is_refused_before_it_is_written(
@@ -161,7 +161,7 @@ def test_checkpoints_are_not_replaced_by_what_is_made_of_them(
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     for out in (checkpoints[0], str(folder)):
         message = refused(capsys, [command, *checkpoints, "--out", out])
-        assert message.startswith(f"--out must not be or hold one of the checkpoints, got {out} for ")
+        assert message.startswith(f"--out must not be or contain a checkpoint, got {out} for ")
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
@@ -180,7 +180,8 @@ def test_a_mean_is_an_ensemble_that_other_commands_take(
         assert main(["compress", out, f"{out} small"]) == 0
         assert main(["verify", out]) == 0
     assert (
-        "its task is taken to be classification, give --config CONFIG for another" in capsys.readouterr().out
+        "the task is assumed to be classification; give --config CONFIG for another"
+        in capsys.readouterr().out
     )
 
 

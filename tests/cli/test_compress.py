@@ -128,7 +128,10 @@ def test_two_targets_are_refused(folder: Path, capsys: Captured, options: list[s
 def test_a_budget_of_files_is_that_of_the_folder(folder: Path, capsys: Captured) -> None:
     arguments = ["compress", str(folder / "whole"), str(folder / "small"), "--files"]
     assert main(arguments) == 2
-    assert "pfge: error: --files says what --budget counts, which is missing" in capsys.readouterr().err
+    assert (
+        "pfge: error: --files changes what --budget counts, but --budget is missing"
+        in capsys.readouterr().err
+    )
     assert main([*arguments, "--budget", "3kB"]) == 0
     assert sum(file.stat().st_size for file in (folder / "small").iterdir()) <= 3000
 

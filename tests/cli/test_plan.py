@@ -19,7 +19,7 @@ def test_what_fits_is_printed_with_where_members_are_taken(capsys: Captured) -> 
     assert "  one forward pass: SWA as int8 base, 280,932 bytes\n" in printed
     assert "  4 forward passes: PFGE as int8 base + 3 bits, 728,028 bytes\n" in printed
     of_views = (
-        "  several forward passes, for pictures: TTA, the model of SWA on several views (docs/cifar10.md)"
+        "  several forward passes, for images: TTA, the model of SWA on several views (docs/cifar10.md)"
     )
     assert f"{of_views}, 280,932 bytes\n" in printed
 

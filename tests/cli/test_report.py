@@ -65,9 +65,9 @@ def test_several_tables_as_csv_have_a_file_each(capsys: Captured, tmp_path: Path
     write_evaluations(tmp_path / "run", seeds=[1])
     for out in ([], ["--out", "all.csv"]):
         assert refused(capsys, "run", "--format", "csv", *out) == (
-            "a CSV file has one table, and there are 9 (methods, calibration, differences, evaluation, "
-            "unknown-inputs, corruptions); choose one by --table, or give a folder as --out, got "
-            f"{out[-1] if out else 'none'}"
+            "a CSV file holds one table, got 9 (methods, calibration, differences, evaluation, "
+            "unknown-inputs, corruptions); choose one with --table, or give a folder as --out, got "
+            f"{out[-1] if out else 'nothing'}"
         )
     assert main(["report", "run", "--format", "csv", "--out", "tables"]) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -90,10 +90,10 @@ def test_columns_are_chosen_by_how_they_begin(capsys: Captured, tmp_path: Path) 
     assert printed.startswith("% These tables need \\usepackage{booktabs} in the preamble.\n")
     assert r"method & accuracy \% & NLL \\" in printed
     assert refused(capsys, "run", "--format", "csv", "--table", "methods", "--columns", "nll,acc") == (
-        "--columns must begin as some of these do: members; bytes; memory; accuracy %; NLL; ECE %; "
-        "iterations; got 'acc'"
+        "--columns must be the beginnings of column names (members; bytes; memory; accuracy %; NLL; ECE %; "
+        "iterations), got 'acc'"
     )
-    assert "give --format markdown, latex or csv" in refused(capsys, "run", "--columns", "nll")
+    assert "add --format markdown, latex or csv" in refused(capsys, "run", "--columns", "nll")
 
 
 def test_the_tables_of_a_run_are_listed(capsys: Captured, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_mistakes_end_in_one_line(capsys: Captured, tmp_path: Path) -> None:
     )
     assert refused(capsys, "run", "--format", "latex") == "run has no results yet"
     assert refused(capsys, "run", "--table", "methods") == (
-        "--table chooses among printed tables; give --format markdown, latex or csv too"
+        "--table needs printed tables; add --format markdown, latex or csv"
     )
     make_run(tmp_path / "whole", examples=0)
     assert refused(capsys, "whole", "--format", "csv", "--table", "x") == (

@@ -59,7 +59,7 @@ def test_a_dry_run_prints_parts_and_hours(tmp_path: Path, capsys: pytest.Capture
         "          16  seed 1: shared path",
         "           0  seed 1: measure SWA",
         "           0  seed 1: tidy",
-        "          26  iterations in 5 parts; 0 parts are done",
+        "          26  iterations in 5 units; 0 units are done",
     ]
     assert [line.split()[1:] for line in lines[9:11]] == [
         ["hours", "with", "one", "process"],

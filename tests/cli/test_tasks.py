@@ -105,7 +105,10 @@ def test_an_example_without_a_finite_prediction_is_one_line(
     assert main(["predict", *arguments]) == 2
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 2
-    assert "missing.npy[1] has no finite prediction; look for NaN and infinity in it" in printed.err
+    assert (
+        "missing.npy[1] gives a prediction that is not finite; look for NaN and infinity in the file"
+        in printed.err
+    )
 
 
 def test_a_file_that_is_no_array_of_examples_is_one_line(

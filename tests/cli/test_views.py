@@ -50,9 +50,9 @@ def test_the_copy_is_the_row_of_test_time_augmentation(
         percent = {key: f"{100 * metrics[key]:.2f} %" for key in ("accuracy", "ece")}
         shown[name] = f"accuracy {percent['accuracy']}, NLL {metrics['nll']:.4f}, ECE {percent['ece']}"
     assert capsys.readouterr().out.splitlines() == [
-        f"{seen}: 4 views of each picture, temperature {rows['TTA']['temperature']:.3f}",
+        f"{seen}: 4 views of each image, temperature {rows['TTA']['temperature']:.3f}",
         "On 398 validation examples, each at its own temperature:",
-        f"  pictures as they are: {shown['SWA']}",
+        f"  images as they are: {shown['SWA']}",
         f"  in views: {shown['TTA']}",
     ]
     assert main(["evaluate", str(seen), "--config", str(finished / "config.toml")]) == 0
@@ -97,7 +97,7 @@ def test_without_validation_data_there_is_no_temperature(tmp_path: Path, capsys:
     swa = tmp_path / "run" / "seed-1" / "ensembles" / "SWA"
     assert main(["views", str(swa), str(tmp_path / "seen"), "--count", "9"]) == 0
     assert capsys.readouterr().out == (
-        f"{tmp_path / 'seen'}: 2 views of each picture; without validation data, no temperature was fitted\n"
+        f"{tmp_path / 'seen'}: 2 views of each image; without validation data, no temperature was fitted\n"
     )
     assert Ensemble.load(tmp_path / "seen", small_conv).temperatures.pooled == 1
 
@@ -106,7 +106,10 @@ def test_a_mistake_is_refused_and_nothing_is_written(swa: Path, tmp_path: Path, 
     out = tmp_path / "seen"
     for arguments, message in (
         ([str(swa), str(swa)], f"OUT and ENSEMBLE must be different folders, got {swa} for both"),
-        ([str(swa), str(out), "--count", "1"], "--count must be at least 2, as a single view is the picture"),
+        (
+            [str(swa), str(out), "--count", "1"],
+            "--count must be at least 2, because one view is the unchanged image",
+        ),
         (
             [str(swa), str(out), "--set", "data.flip=false", "--set", "data.crop_padding=0"],
             "data.crop_padding must be above 0 or data.flip true, got 0 and false; set one",

@@ -50,7 +50,7 @@ def command(
 
 
 def parse_bytes(text: str) -> int:
-    """Return the number of bytes in a text such as 700kB, 2MB or 1000."""
+    """Return the number of bytes in a string such as 700kB, 2MB or 1000."""
     unit = next(unit for unit in UNITS if text.endswith(unit))
     try:
         return round(float(text.removesuffix(unit)) * UNITS[unit])
@@ -78,7 +78,7 @@ def add_setting_arguments(parser: argparse.ArgumentParser, example: str) -> None
 
 
 def add_launcher_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that says where parts of the work run."""
+    """Add the argument that chooses where units of work run."""
     parser.add_argument(
         "--launcher",
         metavar="LAUNCHER",
@@ -87,7 +87,7 @@ def add_launcher_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def prepare_workers(options: argparse.Namespace) -> None:
-    """Start what `--launcher here:N` needs, so that workers import torch while this process does."""
+    """Start the fork server for `--launcher here:N` early: workers import torch while this process does."""
     from pfge.lab.launch.processes import start_fork_server
 
     launcher = parse_launcher(options.launcher or "")
@@ -120,7 +120,7 @@ def add_experiment_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="the run folder (default: runs/NAME); of several experiments, the one that holds their folders",
+        help="the run folder (default: runs/NAME); for several experiments, the folder of their run folders",
     )
     parser.add_argument("--seeds", metavar="1,2,3", help="same as --set seeds=[1,2,3]")
     add_launcher_argument(parser)
@@ -131,7 +131,7 @@ def load_chosen_experiments(options: argparse.Namespace) -> "list[tuple[Experime
     """Return the selected experiments, each with its run folder.
 
     Raises:
-        ConfigError: A folder has no config, or two experiments have the same name or other launchers.
+        ConfigError: A folder has no config, or two experiments have the same name or different launchers.
     """
     from pfge.lab.config.toml import load_experiment
 
@@ -157,7 +157,7 @@ def _config_files(given: Sequence[Path]) -> Iterator[Path]:
         elif found := sorted(path.glob("*.toml")):
             yield from found
         else:
-            raise ConfigError(f"{path} must have .toml files, and has none; give a config, or its folder")
+            raise ConfigError(f"{path} does not contain .toml files; give a config, or a folder of configs")
 
 
 def _require_different(experiments: "Sequence[Experiment]", files: Sequence[Path]) -> None:
@@ -167,20 +167,20 @@ def _require_different(experiments: "Sequence[Experiment]", files: Sequence[Path
     for experiment, file in zip(experiments, files, strict=True):
         if experiment.name in names:
             raise ConfigError(
-                f"{names[experiment.name]} and {file} have the same name = {experiment.name!r}, which is "
-                "that of the run folder; give each its own name"
+                f"{names[experiment.name]} and {file} have the same name = {experiment.name!r}, and "
+                "would use the same run folder; give each its own name"
             )
         names[experiment.name] = file
     launchers = sorted({experiment.engine.launcher for experiment in experiments})
     if len(launchers) > 1:
         raise ConfigError(
             "experiments that run at once must have the same engine.launcher, got "
-            f"{' and '.join(launchers)}; give --launcher"
+            f"{' and '.join(launchers)}; choose one with --launcher"
         )
 
 
 def add_checkpoint_arguments(parser: argparse.ArgumentParser, out: str) -> None:
-    """Add the arguments that name checkpoints, what is written, and the data if there is any."""
+    """Add the arguments that name checkpoints, the output and, if needed, the data."""
     parser.add_argument(
         "checkpoints",
         nargs="+",
@@ -196,10 +196,10 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser, out: str) -> None:
 
 
 def require_new_folder(options: argparse.Namespace) -> None:
-    """Refuse an --out that cannot be written, or whose checkpoints would be replaced, before any work.
+    """Before any work, refuse an --out that cannot be written or would replace a checkpoint.
 
     Raises:
-        StorageError: It is a file, holds other files than an ensemble, or is or holds a checkpoint.
+        StorageError: --out is a file, contains other files than an ensemble, or is or contains a checkpoint.
     """
     from pfge.storage.ensemble_folder import prepare_for_overwrite
     from pfge.storage.files import StorageError
@@ -208,14 +208,13 @@ def require_new_folder(options: argparse.Namespace) -> None:
     for path in options.checkpoints:
         if out.resolve() in (path.resolve(), *path.resolve().parents):
             raise StorageError(
-                f"--out must not be or hold one of the checkpoints, got {out} for {path}; choose "
-                "another folder"
+                f"--out must not be or contain a checkpoint, got {out} for {path}; choose another folder"
             )
     prepare_for_overwrite(out)
 
 
 def open_session_for(options: argparse.Namespace) -> "Session | None":
-    """Set up the model and the data of --config or --set; None if neither is given."""
+    """Set up the model and the data of --config or --set. Return None if neither is given."""
     if not options.config and not options.set:
         return None
     from pfge.lab.config.toml import load_experiment
@@ -249,7 +248,7 @@ def add_ensemble_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def members_in_words(ensemble: "Ensemble") -> str:
-    """Return the number of members, and that of the views in which they see pictures, if there are any."""
+    """Return the number of members in words, and the number of views if the ensemble uses views."""
     views = f" in {len(ensemble.views)} views" if ensemble.views else ""
     return f"{len(ensemble)} member{'s' * (len(ensemble) > 1)}{views}"
 
@@ -308,7 +307,7 @@ def open_session_of(options: argparse.Namespace) -> "Session":
 
 
 def load_saved_ensemble(session: "Session", folder: Path) -> "Ensemble":
-    """Return the ensemble of a folder, which is saved there if a comparison did not: w0 and last members."""
+    """Return the ensemble of a folder. If a comparison did not save it (w0, last members), save it there."""
     ensemble = session.load_ensemble(folder)
     if not folder.exists():
         session.engine.on_rank_zero(lambda: ensemble.save(folder))
@@ -319,8 +318,8 @@ def load_experiment_of(options: argparse.Namespace, *, reads_data: bool = True) 
     """Read the config of an ensemble's run, or the given one.
 
     Args:
-        options: Of the command.
-        reads_data: As of `load_run_config`.
+        options: Parsed arguments of the command.
+        reads_data: See `RunFolder.load_experiment`.
     """
     from pfge.lab.config.toml import load_experiment
     from pfge.lab.run.folder import RunFolder
@@ -334,7 +333,7 @@ def load_experiment_of(options: argparse.Namespace, *, reads_data: bool = True) 
         return run.load_experiment(settings, trust_code=options.trust_code, reads_data=reads_data)
     if options.set:
         return load_experiment(None, settings)
-    read_manifest(options.ensemble)  # reports first if it is not an ensemble at all
+    read_manifest(options.ensemble)  # raises if it is not an ensemble at all
     raise StorageError(
         f"{options.ensemble} is not a run's RUN/seed-N/ensembles/METHOD, so its data and model are not "
         "known; give --config RUN/config.toml of its run, or --set data.name=... --set model.name=..."

@@ -22,7 +22,7 @@ def _add_average_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--greedy",
         action="store_true",
-        help="take checkpoints in the order of their validation NLL, and only those that lower it",
+        help="add checkpoints in the order of their validation NLL, and keep only those that lower it",
     )
 
 
@@ -62,11 +62,10 @@ def average(options: argparse.Namespace) -> int:
         )
     method = name_of_average(len(options.checkpoints))
     write_ensemble(out, [mean], EnsembleRecord(method=method, iterations=(None,)))
-    print(f"{out}: {method}; its task is taken to be classification, give --config CONFIG for another")
+    print(f"{out}: {method}; the task is assumed to be classification; give --config CONFIG for another")
     if any(name.endswith("running_mean") for name in mean):
         print(
-            "The model has BatchNorm, whose statistics were averaged too; give --config CONFIG to compute "
-            "those of the mean."
+            "The BatchNorm statistics were averaged too; give --config CONFIG to recompute them for the mean."
         )
     return 0
 
@@ -109,7 +108,7 @@ def pool(options: argparse.Namespace) -> int:
         members = checkpoint_members(paths)
         record = EnsembleRecord(method=f"{len(paths)} checkpoints", iterations=(None,) * len(paths))
         write_ensemble(options.out, members, record)
-        print(f"{written}; its task is taken to be classification, give --config CONFIG for another")
+        print(f"{written}; the task is assumed to be classification; give --config CONFIG for another")
         return 0
     data = session.validation_for("measuring an ensemble")  # before anything is written
     ensemble = pooled_checkpoints(session, paths)

@@ -86,7 +86,7 @@ def plan(options: argparse.Namespace) -> int:
     for method in (method for method in METHODS.values() if method.path == "augmented"):
         for plan in (plan for plan in recommended if plan.method == method.base):
             print(
-                f"  several forward passes, for pictures: {method.name}, the model of {plan.method} on "
+                f"  several forward passes, for images: {method.name}, the model of {plan.method} on "
                 f"several views (docs/cifar10.md), {plan.nbytes:,} bytes"
             )
     print("Choose --high on validation data: it changed the NLL more than the choice of a method.")
@@ -116,7 +116,7 @@ def _training_plan(options: argparse.Namespace) -> "TrainingPlan":
 
 
 WORKERS = (1, 2, 4, 8)
-"""Numbers of workers for which a dry run tells the time."""
+"""Numbers of workers for which a dry run estimates the time."""
 
 
 def _add_compare_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,8 +124,8 @@ def _add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="only print the sizes of the data, the parts, their iterations and, after timing a few, the "
-        "hours of training",
+        help="only print the sizes of the data, the units of work and their iterations, and the hours of "
+        "training, estimated by timing a few iterations",
     )
 
 
@@ -162,7 +162,7 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def _print_results(chosen: "Sequence[tuple[Experiment, Path]]", out: Path | None) -> None:
-    """Print what there is: the tables of one comparison, or one table and one page of all."""
+    """Print the results so far: the tables of one comparison, or one table and one page of several."""
     from pfge.cli.tables import print_comparison, print_comparisons
     from pfge.lab.run.folder import RunFolder
     from pfge.lab.run.results import ComparisonRow, require_rows
@@ -184,7 +184,7 @@ def _print_costs(costs: "dict[str, Cost]") -> None:
         print(cost.data)
         for unit in cost.units:
             print(f"{unit.iterations:>12,}  {unit.name}")
-        print(f"{cost.iterations:>12,}  iterations in {len(cost.units)} parts; {cost.done} parts are done")
+        print(f"{cost.iterations:>12,}  iterations in {len(cost.units)} units; {cost.done} units are done")
         print(f"an iteration takes {1000 * cost.step:.1f} ms here")
     print("if iterations take as long in every process, training takes")
     for workers in WORKERS:
@@ -219,7 +219,7 @@ def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="a run folder")
 
 
-@command("say which parts of a comparison are done, running, waiting or failed", _add_status_arguments)
+@command("print which units of a comparison are done, running, waiting or failed", _add_status_arguments)
 def status(options: argparse.Namespace) -> int:
     """Print the progress of each unit of comparisons, and why units failed.
 

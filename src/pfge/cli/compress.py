@@ -49,7 +49,8 @@ def _add_compress_arguments(parser: argparse.ArgumentParser) -> None:
         "--group",
         type=parse_group,
         metavar="N",
-        help="how many numbers share a quantization step; none for one per output channel (default: 64)",
+        help="number of weights that share a quantization step; none for one step per output channel "
+        "(default: 64)",
     )
     parser.add_argument(
         "--small-bits",
@@ -62,7 +63,7 @@ def _add_compress_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         type=parse_bytes,
         metavar="BYTES",
-        help="largest size of the tensors, such as 700kB or 2MB; if there is validation data, it decides "
+        help="largest size of the tensors, such as 700kB or 2MB; validation data, if available, decides "
         "between equal and different bits for the tensors",
     )
     parser.add_argument("--files", action="store_true", help="--budget counts all files instead of tensors")
@@ -89,13 +90,14 @@ def _add_compress_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=200,
         metavar="N",
-        help="train the steps of each compressed member for N iterations (default: 200) until it predicts "
-        "what the original did, and keep the result if it is better; continues where it was interrupted",
+        help="train the quantization steps of each compressed member for N iterations (default: 200) to "
+        "match the original's predictions, and keep the result if it is better; continues where it was "
+        "interrupted",
     )
 
 
 def parse_group(text: str) -> int | str:
-    """Return how many numbers share a step, or "none" for one step per output channel."""
+    """Return the number of weights that share a step, or "none" for one step per output channel."""
     try:
         return NO_GROUP if text == NO_GROUP else int(text)
     except ValueError:
@@ -124,15 +126,15 @@ def compress(options: argparse.Namespace) -> int:
     out: Path = options.out
     require_other_folder(options)
     target, settings = _target(options), _pack_settings(options)
-    place = out.resolve()  # the current folder, ".", has no name
-    checkpoint = place.with_name(place.name + ".distil.checkpoint")
+    resolved = out.resolve()  # "." has an empty name
+    checkpoint = resolved.with_name(resolved.name + ".distil.checkpoint")
     if options.distil is not None and options.distil < 1:
         raise InvalidValueError(f"--distil must be at least 1 iteration, got {options.distil}")
     distillation = Distillation(iterations=options.distil or 1, checkpoint=checkpoint)
     prepare_for_overwrite(out)  # before any long work
     session = _open_session(options)
     if session is None:
-        # Nothing predicts, so no model is needed. A partial has no name that could enter the manifest.
+        # Compression without data needs no model. A partial has no name that could enter the manifest.
         ensemble = Ensemble.load(options.ensemble, partial(nn.Identity))
         compressed = compress(ensemble, target, settings=settings)
     else:
@@ -176,7 +178,7 @@ def _target(options: argparse.Namespace) -> "Target":
         raise InvalidValueError(f"--delta-bits must be 1 to 8, got {options.delta_bits}")
     if options.files and options.budget is None:
         raise InvalidValueError(
-            "--files says what --budget counts, which is missing; add it, such as --budget 700kB"
+            "--files changes what --budget counts, but --budget is missing; add it, such as --budget 700kB"
         )
     if options.budget is not None:
         return Budget(options.budget, files=options.files)
@@ -186,7 +188,7 @@ def _target(options: argparse.Namespace) -> "Target":
 
 
 def _pack_settings(options: argparse.Namespace) -> "PackSettings | None":
-    """Return how members are packed, if any of it is given; else it is chosen."""
+    """Return the given pack settings; None if all of them are to be chosen."""
     from pfge.compression import PackSettings
 
     usual = PackSettings()
@@ -210,7 +212,7 @@ def _distillation_shown(
 
 
 def _open_session(options: argparse.Namespace) -> "Session | None":
-    """Set up the experiment if its data is needed, or if it is known and helps to choose bits."""
+    """Set up the experiment if its data is needed, or if its data is known and helps to choose bits."""
     needed = (
         options.refresh
         or options.distil
@@ -254,8 +256,8 @@ def _add_cascade_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.001,
         metavar="SHARE",
-        help="largest share of validation examples that all members classify correctly and the cascade does "
-        "not (default: 0.001)",
+        help="largest fraction of validation examples that all members together classify correctly and the "
+        "cascade does not (default: 0.001)",
     )
     parser.add_argument(
         "--max-nll-increase",
@@ -291,7 +293,7 @@ def cascade(options: argparse.Namespace) -> int:
     cascade = bind_to(fit_to_answers(answers, targets, ensemble.temperatures, **losses), ensemble)
     is_calibrated = ensemble.temperatures != UNSCALED
     own = 1.0
-    if is_calibrated:  # so is the one member, at the temperature that it has alone
+    if is_calibrated:  # so one member alone is calibrated too
         own = fit_temperature(log_probabilities(answers[cascade.order[0]]), targets).value
     session.engine.on_rank_zero(lambda: cascade.save(out))
     answers, seconds = _predict_each(session, ensemble, test, "test data")
@@ -309,7 +311,7 @@ def cascade(options: argparse.Namespace) -> int:
 def _predict_each(
     session: "Session", ensemble: "Ensemble", data: "DataPart", name: str
 ) -> "tuple[Tensor, list[float]]":
-    """Return the probabilities of each member, [K, N, C], and the seconds that they took."""
+    """Return the probabilities of each member, [K, N, C], and the seconds that each took."""
     from time import perf_counter
 
     import torch
@@ -341,7 +343,7 @@ def _measure_ways(
         answers: The members' probabilities, [K, N, C].
         labels: The true classes, [N].
         seconds: The time that each member took.
-        own: The temperature of the one member alone.
+        own: Temperature of the first member alone.
     """
     from pfge.calibration import Temperatures
     from pfge.cascade import NEVER, Cascade
@@ -361,8 +363,8 @@ def _measure_ways(
             int(found.evaluated.max()),
             score_examples(found.probabilities, labels),
             sum(
-                (found.evaluated >= place).double().mean().item() * seconds[member]
-                for place, member in enumerate(cascade.order, 1)
+                (found.evaluated >= position).double().mean().item() * seconds[member]
+                for position, member in enumerate(cascade.order, 1)
             ),
         )
         for name, found in ways.items()
@@ -388,11 +390,11 @@ def _add_views_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=4,
         metavar="N",
-        help="how many views at the most, that of the picture as it is included (default: 4)",
+        help="largest number of views, including the unchanged image (default: 4)",
     )
 
 
-@command("write a copy of an ensemble that sees each picture in several views", _add_views_arguments)
+@command("write a copy of an ensemble that sees each image in several views", _add_views_arguments)
 def views(options: argparse.Namespace) -> int:
     """Write a copy of a saved ensemble for test-time augmentation.
 
@@ -407,7 +409,7 @@ def views(options: argparse.Namespace) -> int:
     require_other_folder(options)
     if options.count < 2:
         raise InvalidValueError(
-            f"--count must be at least 2, as a single view is the picture, got {options.count}"
+            f"--count must be at least 2, because one view is the unchanged image, got {options.count}"
         )
     prepare_for_overwrite(out)  # before any long work
     session = open_session_of(options)
@@ -415,8 +417,8 @@ def views(options: argparse.Namespace) -> int:
     views = views_in(session, options.count, "a mean over views")
     if len(views) < 2:
         raise InvalidValueError(
-            "views are those of training, so data.crop_padding must be above 0 or data.flip true, got 0 and "
-            "false; set one, for example by --set data.flip=true"
+            "views repeat the augmentation of training, so data.crop_padding must be above 0 or data.flip "
+            "true, got 0 and false; set one, for example by --set data.flip=true"
         )
     plain = session.load_ensemble(options.ensemble)
     seen = plain.in_views(views)
@@ -427,15 +429,13 @@ def views(options: argparse.Namespace) -> int:
         return 0
     seen.save(out)
     if not len(data):
-        print(
-            f"{out}: {len(views)} views of each picture; without validation data, no temperature was fitted"
-        )
+        print(f"{out}: {len(views)} views of each image; without validation data, no temperature was fitted")
         return 0
-    print(f"{out}: {len(views)} views of each picture, temperature {seen.temperatures.pooled:.3f}")
-    # Both at a temperature, so that the difference is that of the views alone.
+    print(f"{out}: {len(views)} views of each image, temperature {seen.temperatures.pooled:.3f}")
+    # Each at its own temperature: the rest of the difference comes from the views.
     at_temperature = plain.calibrated(session.in_batches(data))
     print(f"On {len(data):,} validation examples, each at its own temperature:")
-    for name, ensemble in (("pictures as they are", at_temperature), ("in views", seen)):
+    for name, ensemble in (("images as they are", at_temperature), ("in views", seen)):
         metrics = session.task.summarize(ensemble.evaluate(session.in_batches(data)))
         print(f"  {name}: {in_words(session.task, metrics)}")
     return 0

@@ -1,4 +1,4 @@
-"""Use a saved ensemble: export it to other runtimes, and predict files with it: export, predict."""
+"""Export a saved ensemble to other runtimes, and predict files with it: export, predict."""
 
 import argparse
 import sys
@@ -45,14 +45,14 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layout",
         choices=("loop", "side-by-side", "fastest"),
-        help="of an ONNX file: loop (default) unpacks one member at a time, side-by-side unpacks all when it "
-        "is opened and takes more memory, fastest measures both",
+        help="layout of an ONNX file: loop (default) unpacks one member at a time, side-by-side unpacks all "
+        "when the file is opened and takes more memory, fastest measures both",
     )
     parser.add_argument(
         "--memory",
         type=parse_bytes,
         metavar="BYTES",
-        help="most bytes that the weights of an ONNX file may take in memory, such as 20MB",
+        help="largest number of bytes that the weights of an ONNX file may take in memory, such as 20MB",
     )
 
 
@@ -69,14 +69,16 @@ def export(options: argparse.Namespace) -> int:
     from pfge.weights import count_bytes
 
     if options.format == "torch" and (options.layout or options.memory):
-        raise InvalidValueError("--layout and --memory are of ONNX files, got --format torch; leave them out")
+        raise InvalidValueError(
+            "--layout and --memory need --format onnx, got --format torch; leave them out"
+        )
     _require_file(options.out, options.format)  # before the long work starts
     deployed = open_deployed(options, EXAMPLES)
     ensemble = deployed.ensemble.with_record(input_spec=deployed.input_spec)
     example = deployed.example
     members = members_in_words(ensemble)
-    Reporter().say(f"{options.ensemble}: exports {members}, and compares the file with PyTorch")
-    batch = [example] if isinstance(example, tuple) else example  # of a tuple, the model takes the entries
+    Reporter().say(f"{options.ensemble}: exporting {members}, then comparing the file with PyTorch")
+    batch = [example] if isinstance(example, tuple) else example  # the model takes the entries of a tuple
     if options.format == "onnx":
         layout: Any = (options.layout or "loop").replace("-", " ")
         exported = export_onnx(ensemble, options.out, batch, layout=layout, memory=options.memory)
@@ -97,14 +99,14 @@ def export(options: argparse.Namespace) -> int:
         print(f"{layout}{chosen}: {resident:,} bytes of weights in memory{took}")
     if exported.packed and exported.bytes > (one := count_bytes(ensemble.members[0])):
         print(
-            f"The file is larger than one member as it is ({one:,} bytes): for so small a model, the graph "
-            "that unpacks takes more than packing saves. An ensemble that is not compressed predicts faster."
+            f"The file is larger than one unpacked member ({one:,} bytes): for so small a model, the graph "
+            "that unpacks takes more than packing saves. Without compression, the ensemble predicts faster."
         )
     return 0
 
 
 def _require_file(out: Path, written: str) -> None:
-    """Refuse a file that cannot be written, or that has the name of the other format."""
+    """Refuse a file that cannot be written, or that has the suffix of the other format."""
     require_writable_file(out, "OUT")
     for other, suffix in SUFFIXES.items():
         if other != written and out.suffix.lower() == suffix:
@@ -135,14 +137,14 @@ def _normalization(normalization: "Normalization | None") -> str:
 
 @dataclass(frozen=True)
 class DeployedEnsemble:
-    """An ensemble, the engine it predicts on, and how its inputs are made.
+    """An ensemble, the engine it predicts on, and how to make its inputs.
 
     Attributes:
-        ensemble: Its forward pass is the plain one, in float32.
-        input_spec: Of its manifest, or of its run's data if the manifest has none.
+        ensemble: The ensemble, with the plain forward pass in float32.
+        input_spec: Input specification of the manifest; from the run's data if the manifest lacks it.
         engine: The hardware.
-        experiment: The settings of its run, or the given ones.
-        example: A few inputs; numbers at random if the data is not there.
+        experiment: Settings of the ensemble's run, or the settings given as arguments.
+        example: A few inputs; random numbers if the data is missing.
     """
 
     ensemble: "Ensemble"
@@ -153,7 +155,7 @@ class DeployedEnsemble:
 
     @property
     def normalization(self) -> "Normalization | None":
-        """Of pictures; None for data of other kinds."""
+        """Normalization of images; None for data of other kinds."""
         from pfge.lab.data import Normalization
 
         spec = self.input_spec
@@ -161,14 +163,14 @@ class DeployedEnsemble:
 
 
 def open_deployed(options: argparse.Namespace, examples: int) -> DeployedEnsemble:
-    """Load an ensemble; its data is read only if the manifest does not say how inputs are made.
+    """Load an ensemble. Its data is read only if the manifest lacks the input specification.
 
     Args:
-        options: Of the command.
+        options: Parsed arguments of the command.
         examples: How many example inputs to make.
 
     Raises:
-        StorageError: The ensemble is missing or damaged, or of another task than the config names.
+        StorageError: The ensemble is missing or damaged, or its task differs from the config's.
     """
     from pfge.ensemble import Ensemble
     from pfge.lab.engine import Engine
@@ -205,7 +207,7 @@ def open_deployed(options: argparse.Namespace, examples: int) -> DeployedEnsembl
 
 
 def _draw(count: int, shape: tuple[int, ...]) -> "Tensor":
-    """Return inputs that are as large as normalized ones."""
+    """Return random inputs of the size of normalized inputs."""
     import torch
 
     return torch.randn(count, *shape, generator=torch.Generator().manual_seed(0))
@@ -218,7 +220,7 @@ def _add_predict_arguments(parser: argparse.ArgumentParser) -> None:
         "--top",
         type=int,
         metavar="N",
-        help="number of classes or labels to print, the most probable (default: 3 classes, all labels)",
+        help="print the N most probable classes or labels (default: 3 classes, all labels)",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object per line")
     parser.add_argument(
@@ -256,7 +258,7 @@ def predict(options: argparse.Namespace) -> int:
     for name, predictions in zip(names, _predict_inputs(deployed, options, inputs), strict=True):
         if not predictions.isfinite().all():
             failed += 1
-            _report(f"{name} has no finite prediction; look for NaN and infinity in it")
+            _report(f"{name} gives a prediction that is not finite; look for NaN and infinity in the file")
             continue
         classes = deployed.input_spec.classes or ()
         described = describe(deployed.ensemble.task, predictions, classes, options.top)
@@ -274,14 +276,14 @@ def _report(error: str) -> None:
 
 
 def _read(deployed: "DeployedEnsemble", path: Path) -> "list[Tensor]":
-    """Return the inputs in a file: one of a picture, or all examples of an array."""
+    """Return the inputs in a file: one for an image, or all examples of an array."""
     from pfge.lab.data.single_inputs import read_array_inputs, read_picture_inputs
 
     shape = deployed.input_spec.input_shape
     if shape is None:
         raise InvalidValueError(
-            f"pfge predict reads pictures and arrays, but inputs of this data are "
-            f"{type(deployed.example).__name__}; predict them in Python, by Ensemble.load"
+            f"pfge predict reads images and arrays, but inputs of this data are "
+            f"{type(deployed.example).__name__}; use Ensemble.load in Python instead"
         )
     if deployed.normalization is None:
         return list(read_array_inputs(path, shape))
@@ -291,7 +293,7 @@ def _read(deployed: "DeployedEnsemble", path: Path) -> "list[Tensor]":
 def _predict_inputs(
     deployed: "DeployedEnsemble", options: argparse.Namespace, inputs: "list[Tensor]"
 ) -> "list[Tensor]":
-    """Return what is predicted for each example."""
+    """Return the prediction of each example."""
     import torch
 
     from pfge.cascade import Cascade
@@ -312,17 +314,17 @@ def _predict_inputs(
 
 
 CLASSES = 3
-"""Classes that are printed if nothing else is asked for."""
+"""Number of classes printed by default."""
 
 
 def describe(task: "Task", predictions: "Tensor", names: Sequence[str], top: int | None) -> dict[str, Any]:
     """Return one example's prediction as JSON: classes, labels, mean and standard deviation, or outputs.
 
     Args:
-        task: What the prediction means.
-        predictions: Of the example, without the dimension of examples.
-        names: Of the classes or labels; numbers from 0 if there are none.
-        top: How many classes or labels, the most probable first; None for 3 classes, or all labels in order.
+        task: Task of the ensemble.
+        predictions: Prediction of the example, without the dimension of examples.
+        names: Names of the classes or labels. If empty, they are numbered from 0.
+        top: Number of classes or labels, the most probable first; None for 3 classes, or all labels in order.
     """
     from pfge.tasks import MultiLabel, Raw, Regression
     from pfge.tasks.classification import require_one_class
@@ -342,7 +344,7 @@ def describe(task: "Task", predictions: "Tensor", names: Sequence[str], top: int
 
 
 def explain(described: dict[str, Any]) -> str:
-    """Return what `describe` returned as text for people."""
+    """Return the result of `describe` as readable text."""
     match described:
         case {"mean": means, "standard_deviation": deviations}:
             return ", ".join(f"{m:.4g} ± {s:.2g}" for m, s in zip(means, deviations, strict=True))

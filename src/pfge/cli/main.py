@@ -13,7 +13,7 @@ from typing import NoReturn, TextIO
 
 import pfge
 from pfge.cli import checkpoints, compare, compress, deploy, measure, report
-from pfge.errors import PfgeError
+from pfge.errors import InvalidValueError, PfgeError
 from pfge.reports.printable import printable, short_message
 
 COMMANDS = (
@@ -43,7 +43,7 @@ DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; a user's mistake ends in one line and exit code 2, not in a traceback."""
+    """Run a subcommand. A user's mistake ends in one line and exit code 2, without a traceback."""
     _print_in_any_encoding()
     parser = _Parser(prog="pfge", description=(pfge.__doc__ or "").partition("\n")[0])
     parser.add_argument("--version", action="version", version=f"pfge {pfge.__version__}")
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flags = {a.dest: a.option_strings[-1] for a in subparser._actions if a.option_strings}
         subparser.set_defaults(run=command.run, prog=subparser.prog, flags=flags)
     given = sys.argv[1:] if arguments is None else arguments
-    if any("\0" in text for text in given):  # in no path or name; a shell cannot pass one, a program can
+    if any("\0" in text for text in given):  # only a program can pass one, not a shell
         parser.error("arguments must not contain null characters; leave them out")
     options = parser.parse_args(given)
     if options.completion:
@@ -84,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (PfgeError, OSError) as error:
         if options.traceback:
             raise
-        message = name_options(" ".join(str(error).splitlines()), _flags_for(options))
+        message = " ".join(str(error).splitlines())
+        if isinstance(error, InvalidValueError):
+            message = name_options(message, _flags_for(options))
         print(f"pfge: error: {short_message(message)}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
@@ -110,26 +112,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_in_any_encoding() -> None:
-    """Have characters that the encoding of an output lacks printed as question marks, not as errors."""
+    """Print question marks for characters that the encoding of an output lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
-        # Python's own handler of standard error never fails, and tells more.
+        # Python's default for standard error never fails, and prints the code of the character.
         if isinstance(stream, TextIOWrapper) and stream.errors != "backslashreplace":
             stream.reconfigure(errors="replace")
 
 
 def _flags_for(options: argparse.Namespace) -> dict[str, str]:
-    """Return the options of the command, without those whose value is a file of the same name as theirs."""
+    """Return the options of the command, except options whose value is a file with the option's name."""
     return {name: flag for name, flag in options.flags.items() if str(getattr(options, name, "")) != name}
 
 
 def name_options(message: str, flags: Mapping[str, str]) -> str:
-    """Return a message of the library in which parameters that are options are spelled as these.
+    """Return a message of the library with its parameters spelled as options.
 
-    Names of one word are replaced only where they are plainly parameters.
+    A name of a single word may be an ordinary word: it is replaced only before "must" and before "=".
 
     Args:
-        message: Such as "delta_bits must be 1 to 8".
-        flags: The option of each parameter; the parameter of `--max-kl` may be called `kl`.
+        message: Message of an error, such as "delta_bits must be 1 to 8".
+        flags: Option of each parameter. The parameter of `--max-kl` may be called `kl`.
 
     >>> name_options("delta_bits must be 1 to 8, got 9", {"delta_bits": "--delta-bits"})
     '--delta-bits must be 1 to 8, got 9'
@@ -152,7 +154,7 @@ def _print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that knows what a misspelled command was meant to be, and says errors as all of pfge does."""
+    """A parser that suggests the right spelling of a command, and prints one-line errors."""
 
     def error(self, message: str) -> NoReturn:
         if found := re.search(r"argument COMMAND: invalid choice: '(.*)' \(choose from", message):
@@ -167,7 +169,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _known_reason(error: Exception) -> str:
-    """Return what to say of an error that is not a mistake of the program; "" of any other."""
+    """Return a message for a RuntimeError or MemoryError that is not a bug; "" if it may be one."""
     from pfge.lab.user_functions import is_out_of_memory
 
     if is_out_of_memory(error):
@@ -190,7 +192,7 @@ def _has_lost_a_process(error: Exception) -> bool:
 
     if not distributed.is_available() or not distributed.is_initialized():
         return False
-    # gloo has no type of its own: its errors name the file of its source.
+    # gloo raises plain RuntimeErrors that name its source file.
     return isinstance(error, distributed.DistError) or "gloo" in str(error)
 
 
@@ -210,7 +212,7 @@ def find_extra(module: str, requirements: Sequence[str] | None = None) -> str | 
 
     Args:
         module: Name of the module, such as `PIL.Image`.
-        requirements: Requirements in the form of package metadata; those of the installed pfge if None.
+        requirements: Requirements as in package metadata. By default, the requirements of the installed pfge.
 
     >>> find_extra("PIL.Image", ['torch>=2.6', 'pillow>=10; extra == "lab"'])
     'lab'

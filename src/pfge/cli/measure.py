@@ -35,7 +35,7 @@ def _add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DATASET",
-        help="measure how well its images are separated from the test set",
+        help="measure how well the images of this data set are separated from the test set",
     )
     parser.add_argument(
         "--corruptions",
@@ -43,7 +43,7 @@ def _add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help="corrupt the test images at five strengths, by noise, blur and others, or by all; an unknown "
-        "name prints the names",
+        "name lists the valid ones",
     )
     parser.add_argument(
         "--against",
@@ -154,7 +154,7 @@ def _add_connect_arguments(parser: argparse.ArgumentParser) -> None:
         "--pairs",
         type=_number_or_all,
         metavar="N",
-        help="number of adjacent pairs of each ensemble, or all (default: all of PFGE, as many of FGE)",
+        help="number of adjacent pairs of each ensemble, or all (default: all of PFGE, and as many of FGE)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the choice of pairs (default: 0)")
     add_launcher_argument(parser)
@@ -200,7 +200,7 @@ def _add_landscape_arguments(parser: argparse.ArgumentParser) -> None:
         nargs=3,
         default=[1, 2, 3],
         metavar="N",
-        help="numbers of the three members, counted from 1",
+        help="the three members, counted from 1",
     )
     parser.add_argument(
         "--quantity",

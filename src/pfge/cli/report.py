@@ -45,7 +45,7 @@ def table(options: argparse.Namespace) -> int:
 
 
 def _describe_machine(environment: dict[str, Any]) -> str:
-    """Return the command and the machine, as far as they are known."""
+    """Return the command and the machine, as far as known."""
     shown = {"command": "; `{}`", "torch": "; torch {}", "threads": ", {} threads", "processor": ", {}"}
     known = {
         key: str(value).replace("`", "'")
@@ -102,9 +102,7 @@ def report(options: argparse.Namespace) -> int:
 
     for name in ("table", "columns"):
         if getattr(options, name) not in (None, LIST) and options.format == "html":
-            raise InvalidValueError(
-                f"--{name} chooses among printed tables; give --format markdown, latex or csv too"
-            )
+            raise InvalidValueError(f"--{name} needs printed tables; add --format markdown, latex or csv")
     runs = [Run(folder) for folder in options.folders]
     for problem in (problem for run in runs for problem in run.left_out):
         warnings.warn(problem, stacklevel=2)
@@ -153,13 +151,13 @@ def _choose(
         if not any(table.only([name]) for _, table in chosen):
             known = dict.fromkeys(c.name or c.head for _, table in chosen for c in table.columns[1:])
             raise InvalidValueError(
-                f"--columns must begin as some of these do: {'; '.join(known)}; got {name!r}"
+                f"--columns must be the beginnings of column names ({'; '.join(known)}), got {name!r}"
             )
     return [(heading, kept) for heading, table in chosen if (kept := table.only(begins))]
 
 
 def _write_tables(chosen: "list[tuple[str, Table]]", kind: str, out: Path | None) -> None:
-    """Write or print tables; as CSV each has a file of its own, because programs read one table from one."""
+    """Write or print tables. Each CSV table gets its own file, because programs expect one per file."""
     from pfge.reports.tables.table import PREAMBLE, to_csv, to_latex, to_markdown
     from pfge.storage.files import write_text
 
@@ -167,8 +165,8 @@ def _write_tables(chosen: "list[tuple[str, Table]]", kind: str, out: Path | None
         if out is None or out.is_file() or out.suffix == ".csv":
             keys = ", ".join(dict.fromkeys(table.key for _, table in chosen))
             raise InvalidValueError(
-                f"a CSV file has one table, and there are {len(chosen)} ({keys}); choose one by --table, or "
-                f"give a folder as --out, got {out or 'none'}"
+                f"a CSV file holds one table, got {len(chosen)} ({keys}); choose one with --table, or give a "
+                f"folder as --out, got {out or 'nothing'}"
             )
         out.mkdir(parents=True, exist_ok=True)
         counts: Counter[str] = Counter()

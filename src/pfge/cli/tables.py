@@ -114,7 +114,7 @@ def print_start_weights(found: Sequence[StartWeights]) -> None:
 
 
 def print_plans(plans: Sequence[Plan], title: str) -> None:
-    """Print which ensembles fit, and where each method takes its members."""
+    """Print which ensembles fit, and at which iterations each method collects its members."""
     print_table(plans_table(plans, title))
     print(f"Each run has {plans[0].setting.iterations:,} iterations.")
     for line in dict.fromkeys(_where(plan) for plan in plans):
@@ -122,7 +122,7 @@ def print_plans(plans: Sequence[Plan], title: str) -> None:
 
 
 def print_cascade(ways: Sequence[MeasuredWay], task: Task, title: str, *, calibrated: bool) -> None:
-    """Print the quality and cost of a cascade, beside those of one member and of all; see `cascade_table`."""
+    """Print the quality and cost of one member, a cascade and all members; see `cascade_table`."""
     print_table(cascade_table(ways, task, title, calibrated=calibrated))
 
 
