@@ -101,7 +101,7 @@ def test_a_budget_of_files_is_kept_and_used(tmp_path: Path) -> None:
     assert 6000 - 2 * 320 < files <= 6000  # another bit for a component costs 320 bytes and steps
     assert found.nbytes > files  # they are deflated
     with pytest.raises(
-        ValueError, match=r"budget must be at least \d+ bytes, which the fewest bits of every"
+        ValueError, match=r"budget must be at least \d+ bytes, the size with the fewest bits of every"
     ):
         compress(ensemble, Budget(500, files=True))
 
@@ -151,8 +151,8 @@ def test_a_budget_with_data_takes_the_better_of_equal_and_measured_weights(ensem
 def test_a_budget_that_nobody_can_meet_says_the_smallest(ensemble: Ensemble) -> None:
     smallest = compress(ensemble, Bits(1), settings=PackSettings(small_bits=16)).nbytes
     message = (
-        f"budget must be at least {smallest} bytes, which base_bits=8, delta_bits=1, group=64 and "
-        "small_bits=16 take, got 100; raise it"
+        f"budget must be at least {smallest} bytes, the size with base_bits=8, delta_bits=1, group=64 and "
+        "small_bits=16, got 100; raise it"
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         compress(ensemble, Budget(100), settings=PackSettings(small_bits=16))
@@ -199,7 +199,7 @@ def test_a_quality_that_eight_bits_cannot_reach_is_refused() -> None:
     ensemble = Ensemble(close_members(2, spread=3.0), make_mlp)
     with pytest.raises(
         ValueError,
-        match=r"MaxLoss\(kl=1e-09, nll_increase=None\) cannot be met: 8 bits everywhere have Quality",
+        match=r"MaxLoss\(kl=1e-09, nll_increase=None\) cannot be met: with 8 bits .* Quality",
     ):
         compress(ensemble, MaxLoss(kl=1e-9), settings=PackSettings(base_bits=None), validation=VALIDATION)
 
@@ -328,7 +328,7 @@ def test_a_number_is_no_target(ensemble: Ensemble) -> None:
 
 
 def test_an_empty_ensemble_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs a member to be compressed, this one is empty"):
+    with pytest.raises(ValueError, match="compressing needs at least one member"):
         compress(Ensemble([], make_mlp))
 
 

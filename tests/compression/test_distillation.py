@@ -133,7 +133,7 @@ def test_a_checkpoint_of_another_distillation_is_not_continued(
     assert_same_members(made, distil(ensemble, packed, TRAINING, FEW))
     assert len(load_checkpoint(file)["done"]) == 3
     save_checkpoint(file, {"iteration": 3})
-    with pytest.raises(StorageError, match="must be of a distillation; delete it to begin anew"):
+    with pytest.raises(StorageError, match="must be a checkpoint of a distillation; delete it"):
         distil(ensemble, packed, TRAINING, replace(FEW, checkpoint=file))
 
 

@@ -21,7 +21,7 @@ def test_a_loss_is_allowed_up_to_every_limit_that_is_given(target: MaxLoss, allo
 
 
 def test_a_loss_without_a_limit_is_refused() -> None:
-    with pytest.raises(ValueError, match="MaxLoss needs a loss, got none; give kl, nll_increase or both"):
+    with pytest.raises(ValueError, match="MaxLoss needs a limit; give kl, nll_increase or both"):
         MaxLoss()
 
 

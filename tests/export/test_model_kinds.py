@@ -81,7 +81,9 @@ def test_what_onnx_runtime_does_not_compute_is_named(tmp_path: Path) -> None:
 
 
 def test_a_constant_that_is_no_buffer_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="no parameter and no buffer; register it with register_buffer"):
+    with pytest.raises(
+        ExportError, match="neither a parameter nor a buffer; register it with register_buffer"
+    ):
         export_torch(untrained(WithConstant), tmp_path / "e.pt2", X)
 
 

@@ -57,17 +57,17 @@ def test_nothing_is_wasted_but_the_last_byte_of_a_plane() -> None:
 
 @pytest.mark.parametrize("bits", [0, 9])
 def test_widths_out_of_range_are_refused(bits: int) -> None:
-    with pytest.raises(ValueError, match=f"packed in 1 to 8 bits, got {bits}"):
+    with pytest.raises(ValueError, match=f"bits must be from 1 to 8, got {bits}"):
         pack(torch.zeros(3), bits)
-    with pytest.raises(ValueError, match=f"packed in 1 to 8 bits, got {bits}"):
+    with pytest.raises(ValueError, match=f"bits must be from 1 to 8, got {bits}"):
         unpack(torch.zeros(3, dtype=torch.uint8), bits, 3)
 
 
 def test_numbers_that_need_more_bits_are_refused() -> None:
-    with pytest.raises(ValueError, match="numbers of 2 bits are from 0 to 3, got 1 to 4"):
+    with pytest.raises(ValueError, match="2-bit numbers must be from 0 to 3, got 1 to 4"):
         pack(torch.tensor([1, 4]), 2)
 
 
 def test_a_row_of_another_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="9 numbers of 3 bits take 6 bytes, got 5"):
+    with pytest.raises(ValueError, match="9 numbers of 3 bits must have 6 bytes, got 5"):
         unpack(torch.zeros(5, dtype=torch.uint8), 3, 9)

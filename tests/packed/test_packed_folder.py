@@ -182,7 +182,7 @@ def test_as_many_rows_as_iterations(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "to", "message"),
     [
-        ("[3,64]", "[9,64]", r"must say how tensors are stored, found \[9, 64\]"),
+        ("[3,64]", "[9,64]", r"must give a type or bits and group for each tensor, found \[9, 64\]"),
         ("[3,64]", "[2,64]", r"must hold \d+ numbers of each\.codes, found \d+"),
         ("[8,4]", "[800,4]", r"must hold 1 rows of base\.codes, found"),
         ('"float32"', '"save"', "must give each tensor's name, type and shape"),
@@ -192,8 +192,8 @@ def test_as_many_rows_as_iterations(folder: Path) -> None:
         ("[8,4]", "[32,true]", "must give each tensor's name, type and shape"),
         ("[8,4]", f"[0,{2**63}]", "a whole number must have at most 64 bits"),
         ("[8,4]", f"[0,{2**32},{2**31}]", "must give each tensor's name, type and shape"),
-        ("[3,64]", "[3,true]", r"must say how tensors are stored, found \[3, True\]"),
-        ("[3,64]", "[true,64]", r"must say how tensors are stored, found \[True, 64\]"),
+        ("[3,64]", "[3,true]", r"must give a type or bits and group for each tensor, found \[3, True\]"),
+        ("[3,64]", "[true,64]", r"must give a type or bits and group for each tensor, found \[True, 64\]"),
         ("[3,64]", f"[3,{2**63}]", "a whole number must have at most 64 bits"),
         ("]", "", "must hold a layout in JSON"),
     ],
@@ -299,14 +299,22 @@ def test_fewer_members_than_components_are_saved_and_loaded(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "to", "message"),
     [
-        ('["float16",[6,16],[3,16]]', '["float16"]', r"must say how tensors are stored, found \['float16'\]"),
-        ('["float16",[6,16],[3,16]]', '["float16",null,[3,16]]', "must say how tensors are stored, found"),
+        (
+            '["float16",[6,16],[3,16]]',
+            '["float16"]',
+            r"must give a type or bits and group for each tensor, found \['float16'\]",
+        ),
+        (
+            '["float16",[6,16],[3,16]]',
+            '["float16",null,[3,16]]',
+            "must give a type or bits and group for each tensor, found",
+        ),
         (
             '["float16",[6,16],[3,16]]',
             '["float16",[6,16]]',
             r"must hold \d+ numbers of component.codes, found",
         ),
-        ("[6,16]", "[9,16]", r"must say how tensors are stored, found \[9, 16\]"),
+        ("[6,16]", "[9,16]", r"must give a type or bits and group for each tensor, found \[9, 16\]"),
         ('"float16",[6,16]', '"float16",' + "[6,16]," * 4 + "[6,16]", "must hold 1 rows of component.codes"),
     ],
 )
@@ -367,17 +375,17 @@ def layout_of(folder: Path, change: str, to: str) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("change", "to", "message"),
     [
-        ("[6,16]", "[9,16]", r"must say how tensors are stored, found \[9, 16\]"),
+        ("[6,16]", "[9,16]", r"must give a type or bits and group for each tensor, found \[9, 16\]"),
         ("[6,16]", "[5,16]", r"must hold 1 rows of component.codes of 5 bits, found None"),
         (
             '"mix.float16":["float16",[4,2]]',
             '"mix.float16":["float16",[4,3]]',
-            "of mix.float16 24 bytes, found",
+            "the stream mix.float16 must hold 24 bytes, found",
         ),
         (
             '"mix.float16":["float16",[4,2]]',
             '"mix.float16":["float16",[4,999999999]]',
-            r"of mix.float16 7999999992 bytes, but \d+ cannot stand for so many",
+            r"the stream mix.float16 must hold 7999999992 bytes, but \d+ cannot stand for so many",
         ),
         (
             '"mix.float16":["float16",[4,2]]',

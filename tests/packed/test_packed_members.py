@@ -210,12 +210,14 @@ def test_what_float16_cannot_hold_keeps_its_own_type() -> None:
 
 def test_members_that_cannot_be_packed_are_refused() -> None:
     members = close_members()
-    with pytest.raises(ValueError, match="needs a member to be compressed, this one is empty"):
+    with pytest.raises(ValueError, match="compressing needs at least one member"):
         find_common([], PackSettings())
     with pytest.raises(ValueError, match=r"4.bias is \[3\] in member 1 and \[5\] in member 2"):
         find_common([members[0], copy_weights(view_weights(make_mlp(classes=5)))], PackSettings())
     members[1]["4.weight"][0, 0] = torch.nan
-    with pytest.raises(ValueError, match=r"must be finite to be compressed, but 4.weight of member 2 is not"):
+    with pytest.raises(
+        ValueError, match=r"must be finite to be compressed, but 4.weight of member 2 has NaN"
+    ):
         find_common(members, PackSettings())
 
 
@@ -253,7 +255,7 @@ def test_each_tensor_may_have_its_own_width() -> None:
 
 @pytest.mark.parametrize("names", [["0.weight"], ["0.weight", "4.weight", "4.bias"]])
 def test_widths_for_other_tensors_are_refused(names: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"got too much or too little for \['4\."):
+    with pytest.raises(ValueError, match=r"add or remove \['4\."):
         pack_members(close_members(), dict.fromkeys(names, 3), PackSettings())
 
 

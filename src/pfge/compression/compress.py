@@ -39,7 +39,7 @@ class Quality:
     """How compressed predictions differ from the original's.
 
     Attributes:
-        kl: The task's divergence of pooled predictions: for all tasks of `pfge.tasks` it is
+        kl: The task's divergence of pooled predictions. For all tasks of `pfge.tasks` it is
             KL(original || compressed) in nats, the mean over examples, and over positions, labels or numbers;
             for `Raw` that of normal distributions with the variance 1.
         nll_increase: The change of the task's negative log-likelihood; None without targets.
@@ -55,17 +55,17 @@ class Quality:
 
 
 class QualityEvaluator:
-    """The original's predictions, with which those of compressed ensembles are compared.
+    """Compares the predictions of compressed ensembles with the original's.
 
     Attributes:
-        batches: As given.
-        targets: As given.
+        batches: The validation data.
+        targets: Location of targets in the batches.
 
     Args:
-        original: Predicts once, here.
+        original: The original ensemble, which predicts once, here.
         batches: Validation data that can be read again in the same order.
         with_targets: Whether the change of the NLL is measured, which needs targets in the batches.
-        targets: Where they are, as of `Ensemble.evaluate`.
+        targets: Location of targets in the batches, as for `Ensemble.evaluate`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class QualityEvaluator:
             self._targets = torch.cat(found)
 
     def measure(self, compressed: Ensemble) -> Quality:
-        """Return what a compressed ensemble's predictions have lost."""
+        """Return the quality of a compressed ensemble's predictions."""
         found = compressed.predict_batches(self.batches, targets=self.targets).cpu()
         kl = self._task.divergence(self._expected, found)
         if self._targets is None:
@@ -115,10 +115,10 @@ def measure_sensitivity(
     are small.
 
     Args:
-        ensemble: The original.
-        common: What its members have in common.
-        validation: Batches.
-        targets: As of `Ensemble.predict_batches`.
+        ensemble: The original ensemble.
+        common: Means and identical tensors of its members.
+        validation: Validation batches, of which the first is used.
+        targets: Location of targets in the batches, as for `Ensemble.predict_batches`.
     """
     batches = list(islice(validation, BATCHES))
     one = ensemble.last(1).uncalibrated()
@@ -144,18 +144,18 @@ def measure_sensitivity(
         predictions = probe.predict_batches(batches, targets=targets)
         error = sum(relative_error(tensor, member[key]) for key, tensor in changed.items())
         divergence = ensemble.task.divergence(expected, predictions)
-        # Predictions that are not finite say that the tensor matters very much.
+        # A tensor whose error leads to predictions that are not finite matters very much.
         found[name] = max(_LEAST, divergence if isfinite(divergence) else 1 / _LEAST) / max(_LEAST, error)
     return found
 
 
 @dataclass(frozen=True)
 class Bits:
-    """Compress to widths that are given.
+    """Compress to given widths.
 
     Args:
-        delta: Bits for each number that a member adds to the base, from 1 to 8; without a base, also 16
-            (float16). A mapping gives the width of each tensor by its name.
+        delta: Bits for each number of a member's delta, from 1 to 8; without a base, also 16 (float16). A
+            mapping gives the width of each tensor by its name.
 
     Example:
         >>> from pfge import Bits
@@ -168,12 +168,12 @@ class Bits:
 
 @dataclass(frozen=True)
 class Budget:
-    """Compress into a number of bytes; the widths, tensor by tensor, are those that use it best.
+    """Compress into a number of bytes; widths are chosen tensor by tensor.
 
     Args:
-        bytes: The most bytes for the tensors, in memory. Saved files add some 70 bytes a tensor, unless they
+        bytes: Maximum bytes of the tensors in memory. Saved files add some 70 bytes per tensor, unless they
             are deflated, which takes about a tenth less.
-        files: Whether the bytes are those of all saved files instead.
+        files: Whether the limit holds for the bytes of all saved files instead.
 
     Example:
         >>> import torch, pfge
@@ -187,11 +187,11 @@ class Budget:
     files: bool = False
 
     def size_of(self, ensemble: Ensemble) -> int:
-        """Return the bytes of an ensemble that count."""
+        """Return the bytes of an ensemble that the budget limits."""
         return ensemble.file_bytes() if self.files else ensemble.nbytes
 
     def allows(self, ensemble: Ensemble) -> bool:
-        """Return whether an ensemble takes no more bytes."""
+        """Return whether an ensemble is within the budget."""
         return self.size_of(ensemble) <= self.bytes
 
 
@@ -200,9 +200,9 @@ class MaxLoss:
     """Compress to the fewest bytes found that lose no more than this on validation data.
 
     Args:
-        kl: The most that predictions may differ from the original's, by the task's divergence:
+        kl: Maximum divergence of predictions from the original's:
             KL(original || compressed) in nats, the mean over validation examples.
-        nll_increase: The most that the negative log-likelihood of validation targets may increase.
+        nll_increase: Maximum increase of the negative log-likelihood of validation targets.
 
     Example:
         >>> from pfge import MaxLoss
@@ -216,13 +216,13 @@ class MaxLoss:
 
     def __post_init__(self) -> None:
         if self.kl is None and self.nll_increase is None:
-            raise InvalidValueError("MaxLoss needs a loss, got none; give kl, nll_increase or both")
+            raise InvalidValueError("MaxLoss needs a limit; give kl, nll_increase or both")
         for name, most in (("kl", self.kl), ("nll_increase", self.nll_increase)):
             if most is not None and not most > 0:
                 raise InvalidValueError(f"{name} must be above 0, got {most}")
 
     def allows(self, quality: Quality) -> bool:
-        """Return whether a compressed ensemble has lost no more."""
+        """Return whether a compressed ensemble is within the limits."""
         kl_is_fine = self.kl is None or quality.kl <= self.kl
         nll = quality.nll_increase
         return kl_is_fine and (self.nll_increase is None or nll is None or nll <= self.nll_increase)
@@ -233,12 +233,12 @@ Target = Bits | Budget | MaxLoss
 
 @dataclass(frozen=True)
 class StorageFormat:
-    """How members are stored.
+    """A way to store members.
 
     Args:
-        name: For people.
-        settings: As of `compress`; None for members as they are.
-        bits: Of what each member adds.
+        name: Name of the format, for people.
+        settings: Settings for `compress`; None to store members as they are.
+        bits: Width of the deltas.
     """
 
     name: str
@@ -253,14 +253,14 @@ class StorageFormat:
         return ensemble.with_members(packed, temperatures=ensemble.temperatures)
 
     def size(self, layout: Weights, members: int) -> int:
-        """Return the bytes of so many members, as `compress` would make them.
+        """Return the bytes of members, as `compress` would make them.
 
-        Tensors that are no floating-point numbers, such as counters, are taken to be the same in all
-        members, and are stored once if members are packed. Small tensors are taken to fit float16.
+        Integer tensors, such as counters, are assumed to be the same in all members, and are stored once if
+        members are packed. Small tensors are assumed to fit float16.
 
         Args:
-            layout: Tensors of one member's shapes and types; their values do not matter.
-            members: How many.
+            layout: Tensors with one member's shapes and types; their values do not matter.
+            members: Number of members.
         """
         if self.settings is None:
             return members * count_bytes(layout)
@@ -291,17 +291,17 @@ FORMATS = (
 """Widest first; packed members have BatchNorm, biases and the like in float16, as these are much of a small
 delta. "int8 base + 3 bits" is what `pfge compress --small-bits 16` makes."""
 FORMATS_ALONE = FORMATS[:2]
-"""Those without a base, for members that lie far apart."""
+"""Formats without a base, for members that lie far apart."""
 FORMATS_OF_ONE = (FORMATS[0], StorageFormat("int8 base", PackSettings(small_bits=16)))
-"""One member adds nothing to the base."""
+"""Formats for one member, which is the base itself."""
 
 
 def formats_of(members: int) -> tuple[StorageFormat, ...]:
-    """Return the formats that so many members can be stored in; the first is as they are."""
+    """Return the formats for a number of members; the first stores them as they are."""
     return FORMATS if members > 1 else FORMATS_OF_ONE
 
 
-ATTEMPTS = 5  # beside the smallest plan
+ATTEMPTS = 5  # in addition to the smallest plan
 _CLOSE = 0.995  # of the budget
 _AIM = 0.999
 
@@ -309,14 +309,14 @@ _AIM = 0.999
 def plan_within_files(
     ladder: Ladder, most: int, file_bytes: Callable[[Plan], int]
 ) -> tuple[Plan | None, int]:
-    """Return the largest plan found whose files take at most so many bytes, and the bytes of the smallest.
+    """Return the largest plan found whose files fit the budget, and the bytes of the smallest plan.
 
-    Files have bytes that do not depend on the plan. What a plan adds to those of the smallest one is about
-    proportional to its tensors, so a few attempts come close.
+    Files have bytes that do not depend on the plan. The bytes that a plan adds to them are about proportional
+    to its tensors, so a few attempts come close.
 
     Args:
-        ladder: Whose budgets count tensors.
-        most: The bytes of all files.
+        ladder: Plans by the bytes of their tensors.
+        most: Maximum bytes of all files.
         file_bytes: Packs a plan and returns the size of its files.
     """
     best = ladder.at(0)
@@ -324,14 +324,17 @@ def plan_within_files(
     if least > most:
         return None, least
     too_large: Plan | None = None
-    low, high = ladder.smallest, ladder.largest + 1  # the best plan's tensors, and tensors that are too large
+    low, high = (
+        ladder.smallest,
+        ladder.largest + 1,
+    )  # bytes of the best plan's tensors, and of tensors that are too large
     tensors = min(low + most - least, ladder.largest)
     attempts = 0
     while attempts < ATTEMPTS and high - low > 1 and not _CLOSE * most <= size <= most:
         if not low < tensors < high:
             tensors = (low + high) // 2
         plan = ladder.within(tensors)
-        if plan == best:  # no attempt is needed to try a little more, or a little less
+        if plan == best:  # the same plan again: try a little more, or a little less
             low, tensors = tensors, round(tensors / _CLOSE)
         elif plan == too_large:
             high, tensors = tensors, round(tensors * _CLOSE)
@@ -350,8 +353,8 @@ def plan_within_files(
 USUAL_TARGET = Bits()
 USUAL_SETTINGS = PackSettings()
 KL_SCALE = 0.1
-"""Rounding is judged by divergences of at least this size, that is, by 1e-7 nats. Log-likelihoods change by
-more, but in the divergence of two predictions that are close their rounding cancels, as each sums to 1."""
+"""Smallest divergence whose rounding counts, which then is 1e-7 nats. Rounding changes log-likelihoods by
+more, but cancels in the divergence of two similar predictions, because each sums to 1."""
 
 
 def compress(
@@ -369,39 +372,38 @@ def compress(
 ) -> Ensemble:
     """Return an ensemble in fewer bytes: one base that all members share, and a small delta for each.
 
-    Member k is stored as base + delta_k. The base is the mean of the members, in 8 bits by default; a delta
-    is small where members lie close together, as those of one training run do, so few bits are enough. Of
+    Member k is stored as base + delta_k. The base is the mean of the members, in 8 bits by default. Deltas
+    are small if members lie close together, like members of one training run, so few bits are enough. With
     b bits, the code c of a number, from 0 to 2^b - 1, stands for (c - (2^b - 1) / 2) * step.
 
-    Matrices and filters are compressed. All else, such as BatchNorm's parameters and statistics and
-    biases, is kept, and what is the same in all members is stored once. The original is left alone.
+    Only matrices and filters are compressed. Other tensors, such as biases and BatchNorm's parameters and
+    statistics, are kept, and tensors that are the same in all members are stored once. The original is not
+    changed.
 
     Args:
-        ensemble: What to compress; its members are read several times.
+        ensemble: The ensemble to compress; its members are read several times.
         target: `Bits(3)` for given widths, `Budget(bytes)` for the best widths that fit, or
             `MaxLoss(kl=0.001)` for the fewest bytes that keep a quality.
-        settings: How members are packed, apart from the widths: the bits of the base, how many numbers share
-            a step, and how small tensors are kept. If None, `Bits` takes `PackSettings()`, and the other
-            targets choose all of these tensor by tensor.
-        validation: Batches on which quality is measured, for `MaxLoss`, `refresh` and `distil`. They need
-            targets if `MaxLoss` has an `nll_increase`. A `Budget` without them relies on an estimate of which
-            tensors matter.
-        targets: Where batches other than pairs and dicts with `labels` have their targets, as of
-            `Ensemble.evaluate`; for `validation`, `refresh` and `distil`.
-        refresh: Training batches over which BatchNorm statistics are recomputed after compression;
-            that is kept if it lowers the KL on the validation batches and fits the `Budget`.
-        distil: Training batches, without need of targets, on which the steps of each packed member are
-            trained until it predicts what the original did; that is kept if it lowers the KL on the
-            validation batches and fits the `Budget`, and otherwise there is a warning. With `MaxLoss`, an
-            attempt that loses too much is distilled before it is given up.
-        distillation: How long and how fast, and where an interrupted one continues.
-        on_attempt: Called with each ensemble whose quality was measured on the way, for progress.
-        on_iteration: Called with the iterations of a distillation that are done, those to do, and the
+        settings: Bits of the base, number of neighbors that share a step, and bits of small tensors. If None,
+            `Bits` uses `PackSettings()`, and the other targets choose all of these tensor by tensor.
+        validation: Batches to measure quality on, for `MaxLoss`, `refresh` and `distil`. They need targets if
+            `MaxLoss` has an `nll_increase`. A `Budget` without them estimates which tensors matter.
+        targets: Location of targets in `validation`, `refresh` and `distil`, as for `Ensemble.evaluate`;
+            None for pairs and dicts with `labels`.
+        refresh: Training batches to recompute BatchNorm statistics after compression. They are kept if they
+            lower the KL on the validation batches and fit the `Budget`.
+        distil: Training batches, with or without targets, to train the steps of each packed member until it
+            predicts what the original did. The result is kept if it lowers the KL on the validation batches
+            and fits the `Budget`; if not, there is a warning. With `MaxLoss`, an attempt that loses too much
+            is distilled before it is given up.
+        distillation: Iterations, learning rate and checkpoint of the distillation.
+        on_attempt: Called with each ensemble whose quality was measured, for progress.
+        on_iteration: Called during distillation with the number of finished iterations, their total, and the
             latest divergence.
 
     Raises:
-        ValueError: The target cannot be met; the message says what can. Or no attempt predicts finite
-            numbers on the validation batches.
+        ValueError: The target cannot be met; the message gives the best possible one. Or no attempt predicts
+            finite numbers on the validation batches.
 
     References:
         Liu et al., "BitDelta: Your Fine-Tune May Only Be Worth One Bit", NeurIPS 2024, for the idea of
@@ -465,7 +467,7 @@ def _narrowed(packed: Ensemble, types: Mapping[str, torch.dtype]) -> Ensemble:
 
 @dataclass(frozen=True)
 class _Attempts:
-    """Compressed ensembles in various forms, each with fresh BatchNorm statistics if those help."""
+    """Tries plans; each ensemble has fresh BatchNorm statistics if they help."""
 
     original: Ensemble
     target: Target
@@ -492,12 +494,12 @@ class _Attempts:
     def evaluated(
         self, plan: Plan | int | Mapping[str, int], evaluator: QualityEvaluator
     ) -> tuple[Ensemble, Quality]:
-        return self._told(self._fresher(self.pack(plan), evaluator))
+        return self._report(self._fresher(self.pack(plan), evaluator))
 
     def distilled(
         self, found: tuple[Ensemble, Quality], evaluator: QualityEvaluator
     ) -> tuple[Ensemble, Quality]:
-        """Return a packed ensemble with trained steps if it has become better, and itself otherwise."""
+        """Return a packed ensemble with trained steps if they improve it, or the ensemble as it was."""
         packed, quality = found
         if self.training is None:
             return found
@@ -521,7 +523,7 @@ class _Attempts:
                 stacklevel=2,
             )
             return found
-        trained = self._told((made, evaluator.measure(made)))
+        trained = self._report((made, evaluator.measure(made)))
         if is_lower(_loss(trained), _loss(found), scale=KL_SCALE):
             return trained
         warnings.warn(
@@ -531,7 +533,7 @@ class _Attempts:
         )
         return found
 
-    def _told(self, found: tuple[Ensemble, Quality]) -> tuple[Ensemble, Quality]:
+    def _report(self, found: tuple[Ensemble, Quality]) -> tuple[Ensemble, Quality]:
         if self.on_attempt is not None:
             self.on_attempt(*found)
         return found
@@ -543,7 +545,7 @@ class _Attempts:
         forward = without_targets(packed.forward, self.targets)
         members = packed.with_fresh_batch_norm(self.refresh, forward=forward).members
         fresh = packed.with_members(members, temperatures=packed.temperatures)
-        # Statistics that were the same in all members are stored for each of them once they differ.
+        # Fresh statistics differ between members, and so take more bytes than common ones.
         if isinstance(self.target, Budget) and not self.target.allows(fresh):
             return found
         return first_lowest([found, (fresh, evaluator.measure(fresh))], key=_loss, scale=KL_SCALE)
@@ -565,7 +567,7 @@ class _Attempts:
         plan = self.plan_within(ladder, budget)
         if evaluator is None:
             return self.pack(plan)
-        # Which tensors matter is an estimate, also if it is measured: data decides whether it pays.
+        # The sensitivity is only an estimate, so both plans are measured.
         plans = [plan, self.plan_within(ladder.weighted(self.sensitivity(evaluator)), budget)]
         plans = plans[:1] if plans[0] == plans[1] else plans
         best = first_lowest((self.evaluated(plan, evaluator) for plan in plans), key=_loss, scale=KL_SCALE)
@@ -579,8 +581,8 @@ class _Attempts:
             plan = ladder.within(budget.bytes)
         if plan is None:
             raise InvalidValueError(
-                f"budget must be at least {least} bytes, which {self._describe(ladder.at(0))} take, got "
-                f"{budget.bytes}; raise it, or lower one of those or the number of members"
+                f"budget must be at least {least} bytes, the size with {self._describe(ladder.at(0))}, got "
+                f"{budget.bytes}; raise it, or lower one of these settings or the number of members"
             )
         return plan
 
@@ -596,8 +598,8 @@ class _Attempts:
 
         if self.ladder().weighted(self.sensitivity(evaluator)).first_satisfying(serves) is None:
             raise InvalidValueError(
-                f"{target} cannot be met: 8 bits everywhere have {seen[0][1]}; allow more, or raise "
-                "base_bits or small_bits"
+                f"{target} cannot be met: with 8 bits everywhere the loss is {seen[0][1]}; allow more, or "
+                "raise base_bits or small_bits"
             )
         return min((made for made, quality in seen if target.allows(quality)), key=lambda made: made.nbytes)
 
@@ -617,12 +619,12 @@ class _Attempts:
 
 
 def _loss(found: tuple[Ensemble, Quality]) -> float:
-    """Return the KL to choose by; infinity for NaN, with which every comparison is false."""
+    """Return the KL to choose by, with infinity in place of NaN, which compares as False."""
     return found[1].kl if isfinite(found[1].kl) else inf
 
 
 def _finite(found: tuple[Ensemble, Quality]) -> Ensemble:
-    """Return the best ensemble that was found, refusing one that does not predict numbers."""
+    """Return the best ensemble that was found, or refuse it if its predictions are not finite."""
     if not isfinite(found[1].kl):
         raise InvalidValueError(
             f"the KL on the validation batches must be finite, got {found[1].kl} for every plan that was "
@@ -634,10 +636,10 @@ def _finite(found: tuple[Ensemble, Quality]) -> Ensemble:
 
 @torch.no_grad()
 def _warn_if_far_apart(attempts: _Attempts, packed: Ensemble, base_bits: int) -> None:
-    """Warn where a delta saves less than the base costs.
+    """Warn if deltas save less than the base costs.
 
-    At equal error, numbers that are smaller by a factor r need log2(1 / r) bits less, for each of K
-    members; the base costs its bits once.
+    At equal error, numbers that are smaller by a factor r need log2(1 / r) fewer bits for each of K members;
+    the base costs its bits once.
     """
     members, common = attempts.original.members, attempts.common
     size = sum(float(mean.square().sum()) for mean in common.means.values())
@@ -661,7 +663,7 @@ def _warn_if_far_apart(attempts: _Attempts, packed: Ensemble, base_bits: int) ->
 
 
 def _size_without_base(attempts: _Attempts) -> int:
-    """Return the bytes that 8 bits for each number of each member take."""
+    """Return the bytes of the members with 8 bits for each number and without a base."""
     members, common, settings = attempts.original.members, attempts.common, attempts.usual
     widths = dict.fromkeys(common.means.keys() - common.identical, 8)
     return pack_members(members, widths, replace(settings, base_bits=None), common).nbytes

@@ -1,4 +1,4 @@
-"""Train the scales of packed members until each predicts what its original did."""
+"""Train the steps of packed members until each predicts what its original did."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -25,12 +25,12 @@ from pfge.weights import Weights, canonical_name, load_weights, unwrap
 
 
 class TrainablePart(ABC):
-    """A tensor of one member as a function of free numbers, which begin at 0.
+    """A tensor of one member as a function of free numbers, which start at 0.
 
     Args:
-        live: Its name in the model.
+        live: Name of the tensor in the model.
         like: The model's own tensor.
-        count: How many free numbers it has.
+        count: Number of free numbers.
     """
 
     def __init__(self, live: str, like: Tensor, count: int):
@@ -44,11 +44,11 @@ class TrainablePart(ABC):
 
     @abstractmethod
     def _numbers(self) -> Tensor:
-        """Return the numbers of the tensor in a row."""
+        """Return the numbers of the tensor, flattened."""
 
     @abstractmethod
     def found(self) -> Tensor:
-        """Return what is to be stored."""
+        """Return the trained values in the type in which they are stored."""
 
 
 class _Steps(TrainablePart):
@@ -57,7 +57,7 @@ class _Steps(TrainablePart):
     def __init__(self, live: str, like: Tensor, tensor: PackedTensor, number: int):
         each = tensor.each[number]
         if not isinstance(each, Quantized):
-            raise TypeError(f"steps are those of quantized numbers, got {type(each).__name__}")
+            raise TypeError(f"only quantized numbers have steps, got {type(each).__name__}")
         super().__init__(live, like, len(each.steps))
         self._each = each
         self._old = each.steps.to(like.device, torch.float32)
@@ -119,24 +119,24 @@ class _Numbers(TrainablePart):
 
 
 def _as(like: Tensor, numbers: Tensor) -> Tensor:
-    """Return numbers in a row with the shape, type and memory format of a model's own tensor."""
+    """Return flattened numbers with the shape, type and memory format of a model's own tensor."""
     tensor = numbers.to(like.dtype).view(like.shape)
     channels_last = like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last)
     return tensor.contiguous(memory_format=torch.channels_last) if channels_last else tensor
 
 
 def is_stepped(tensor: PackedTensor) -> bool:
-    """Return whether what members add to a tensor is a quantized matrix or filter."""
+    """Return whether the deltas of a tensor are quantized matrices or filters."""
     return tensor.mix is None and len(tensor.shape) >= 2 and isinstance(tensor.each[0], Quantized)
 
 
 def part_of(tensor: PackedTensor, number: int, live: str, like: Tensor) -> TrainablePart:
-    """Return what is trained of one member's tensor.
+    """Return the trainable numbers of one member's tensor.
 
     Args:
-        tensor: As it is packed.
-        number: Of the member, from 0.
-        live: The name of the tensor in the model.
+        tensor: The packed tensor.
+        number: Index of the member.
+        live: Name of the tensor in the model.
         like: The model's own tensor.
     """
     kind = _Factors if tensor.mix is not None else _Steps if is_stepped(tensor) else _Numbers
@@ -144,28 +144,27 @@ def part_of(tensor: PackedTensor, number: int, live: str, like: Tensor) -> Train
 
 
 Trained = dict[str, Tensor]
-"""What training found for one member: steps of deltas, factors of components, numbers of small tensors."""
+"""Trained values of one member: steps of deltas, factors of components, numbers of small tensors."""
 
 
 class DistillationError(InvalidValueError):
-    """Training that diverged; the packed members are left as they were."""
+    """Training diverged; the packed members are unchanged."""
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """How packed members are trained to predict what their originals do.
+    """Settings to train packed members until they predict what their originals do.
 
     Each member is trained alone, on inputs without targets, to minimize the divergence of its predictions
-    from those of its original. Only the steps of its deltas change, or its factors of components, and its
-    parameters that are no matrices or filters, such as BatchNorm's and biases. What members share, all codes
-    and complex numbers stay.
+    from its original's. Only the steps of its deltas or its factors of components change, and small
+    parameters such as biases and BatchNorm's. The base, all codes and complex numbers stay.
 
     Args:
-        iterations: Of each member.
-        rate: The highest learning rate of Adam, which falls to 0 by a cosine. It is relative: a rate of 0.003
+        iterations: Number of iterations per member.
+        rate: Highest learning rate of Adam, which falls to 0 by a cosine. It is relative: a rate of 0.003
             changes a step by about 0.3 % in an iteration.
-        checkpoint: A file that keeps the members that are done, so that a distillation that was interrupted
-            continues with the next one, and ends with the same members. It is removed by its caller.
+        checkpoint: File with the finished members. An interrupted distillation continues with the next
+            member, and ends with the same result. The caller removes the file.
 
     Example:
         >>> from pfge.compression import Distillation
@@ -200,18 +199,18 @@ def distil(
     *,
     targets: TargetsAt = None,
 ) -> Ensemble:
-    """Return packed members with other steps, in the same bytes, that predict more as their originals do.
+    """Return packed members with trained steps, in the same bytes, that predict more like their originals.
 
     Args:
         original: The members before packing, in the same order.
-        packed: As `compress` makes it.
+        packed: A result of `compress`.
         batches: Training inputs, which are read from their start for each member.
-        settings: How long and how fast.
-        on_iteration: Called with the iterations done, those to do in all, and the latest divergence.
-        targets: As of `Ensemble.predict_batches`.
+        settings: Iterations, learning rate and checkpoint.
+        on_iteration: Called with the number of finished iterations, their total, and the latest divergence.
+        targets: Location of targets in the batches, as for `Ensemble.predict_batches`.
 
     Raises:
-        ValueError: There are no batches, or training diverged (`DistillationError`).
+        ValueError: `batches` is empty, or training diverged (`DistillationError`).
 
     Example:
         >>> import torch, pfge
@@ -245,7 +244,7 @@ def distil(
 
 
 class _Progress:
-    """The members that are done, kept in a file if there is one to be."""
+    """The finished members, and the checkpoint that keeps them."""
 
     def __init__(self, settings: Distillation, packed: Ensemble):
         self.done: list[Trained] = []
@@ -256,9 +255,11 @@ class _Progress:
                 case {"of": of, "done": [*done]} if of == self._key and len(done) <= len(packed):
                     self.done = done
                 case {"of": [*_], "done": [*_]}:
-                    pass  # of other members or settings, which begin anew
+                    pass  # of other members or settings, so training starts from the beginning
                 case _:
-                    raise StorageError(f"{self._file} must be of a distillation; delete it to begin anew")
+                    raise StorageError(
+                        f"{self._file} must be a checkpoint of a distillation; delete it to start again"
+                    )
 
     def add(self, trained: Trained) -> None:
         self.done.append(trained)
@@ -267,11 +268,11 @@ class _Progress:
 
 
 class _Trainer:
-    """The original and the packed member side by side in two modules of one kind."""
+    """The original and the packed member side by side in two modules of the same architecture."""
 
     def __init__(self, original: Ensemble, packed: PackedMembers, targets: TargetsAt):
         self._original, self._packed, self._task = original, packed, original.task
-        with torch.random.fork_rng():  # models draw their first weights
+        with torch.random.fork_rng():  # building a model draws random weights
             self._teacher, self._student = (_Runs(original, targets) for _ in range(2))
 
     def train(
@@ -304,7 +305,7 @@ class _Trainer:
         return {name: part.found() for name, part in parts.items()}
 
     def _parts(self, number: int) -> dict[str, TrainablePart]:
-        """Return what is trained of a member, with all else of it in the student."""
+        """Load a member into the student, and return its trainable numbers."""
         self._packed.load_into(self._student.model, number)
         live = dict(self._student.model.named_parameters())
         names = {canonical_name(name): name for name in live}

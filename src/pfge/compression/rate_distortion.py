@@ -1,4 +1,4 @@
-"""How each tensor is packed: every byte goes where it removes most error."""
+"""Choose how each tensor is packed, so that every byte removes as much error as possible."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -28,18 +28,20 @@ _SAMPLED_NUMBERS = 1 << 14  # of each tensor
 
 
 def sample_members(members: Sequence[Weights]) -> list[Weights]:
-    """Return the first members, as many as stand for all of them."""
+    """Return the first members, as a sample of all."""
     return [members[number] for number in range(min(_SAMPLED_MEMBERS, len(members)))]
 
 
 def sample_channels(tensors: Sequence[Tensor], mean: Tensor) -> slice | Tensor:
-    """Return output channels, as many as stand for all of them.
+    """Return a sample of a tensor's output channels.
 
-    They are the first ones. Where members add nothing to the base in these, as in pruned channels, no width
-    would gain anything; so they are then spread evenly over the channels in which members add something.
+    The sample is the first channels. If members equal the base there, as in pruned channels, no width would
+    gain anything; the sample is then spread evenly over the channels in which members differ from the base.
     """
     count = max(1, _SAMPLED_NUMBERS // max(1, mean.numel() // max(1, mean.shape[0])))
-    base = mean if len(tensors) > 1 else torch.zeros_like(mean)  # one member is packed only without a base
+    base = (
+        mean if len(tensors) > 1 else torch.zeros_like(mean)
+    )  # a single member is only packed without a base
     first = slice(count)
     if count >= len(mean) or any(bool(_differ(tensor[first], base[first]).any()) for tensor in tensors):
         return first
@@ -56,12 +58,12 @@ def _differ(tensor: Tensor, base: Tensor) -> Tensor:
 
 WIDEST = 8
 SMALL = "small tensors"
-"""Stands for all tensors that are no matrices or filters; they have one width."""
+"""Name for all tensors other than matrices and filters, which have one width together."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What may be chosen for each tensor beside the width of its deltas, as in `PackSettings`."""
+    """Settings of `PackSettings` to choose from for each tensor, in addition to the width of its deltas."""
 
     base_bits: tuple[int | None, ...] = (4, 5, 6, 7, 8)
     groups: tuple[int | None, ...] = (None, 64)
@@ -70,14 +72,14 @@ class Choices:
 
     @classmethod
     def of(cls, settings: PackSettings | None) -> "Choices":
-        """Return all choices, or the one that settings leave."""
+        """Return all choices, or the single one of given settings."""
         if settings is None:
             return cls()
         return cls((settings.base_bits,), (settings.group,), (settings.small_bits,), mixed=False)
 
     @property
     def usual(self) -> PackSettings:
-        """The widest of everything, for what is not chosen tensor by tensor."""
+        """The widest settings, for everything that is not chosen tensor by tensor."""
         return PackSettings(self.base_bits[-1], self.groups[0], self.small_bits[-1])
 
 
@@ -96,24 +98,24 @@ class _Point(NamedTuple):
 
 
 class Ladder:
-    """Plans from the smallest to the most exact one, each rung a better form of one tensor.
+    """Plans from the smallest to the most exact one; each rung improves the form of one tensor.
 
-    For each tensor, the forms that no other one dominates are on the lower convex hull of error over bytes.
-    The next rung is that of the steepest slope, which is what minimizing error + lambda * bytes gives for
-    lambda falling from infinity to 0.
+    For each tensor, the forms that no other form dominates are on the lower convex hull of error over bytes.
+    The next rung has the steepest slope, as in minimizing error + lambda * bytes for lambda falling from
+    infinity to 0.
 
-    An error is the square of a tensor's error over the square of its size, times the tensor's weight. With
-    equal weights, a tensor counts whatever its share of the numbers: a layer passes the relative error of
-    its weights on to all layers behind it.
+    An error is a tensor's squared error over its squared norm, times the tensor's weight. With equal weights,
+    all tensors count alike, whatever their number of weights, because a layer passes the relative error of
+    its weights on to all later layers.
 
     Args:
-        members: What is packed.
-        common: As from `find_common`.
-        choices: What may be chosen.
+        members: Members to pack.
+        common: Result of `find_common`.
+        choices: Settings to choose from.
 
     Attributes:
-        smallest: The bytes of the tensors on the first rung.
-        largest: The bytes of the tensors on the last rung.
+        smallest: Bytes of the tensors on the first rung.
+        largest: Bytes of the tensors on the last rung.
     """
 
     def __init__(self, members: Sequence[Weights], common: CommonTensors, choices: Choices):
@@ -137,7 +139,7 @@ class Ladder:
 
     @property
     def top(self) -> int:
-        """The last rung, where every tensor has its most exact form."""
+        """Number of the last rung, where every tensor has its most exact form."""
         return len(self._order)
 
     def at(self, rung: int) -> Plan:
@@ -191,7 +193,7 @@ class Ladder:
             for place, (point, better) in enumerate(pairwise(hull)):
                 slope = weight * (better.error - point.error) / (better.size - point.size)
                 upgrades.append((slope, name, place))
-        # Along a hull slopes rise towards 0, so that the upgrades of a tensor keep their order.
+        # Along a hull slopes rise towards 0, so the upgrades of a tensor keep their order.
         return [name for _, name, _ in sorted(upgrades, key=lambda upgrade: (upgrade[0], upgrade[2]))]
 
 
@@ -229,10 +231,10 @@ def _errors_of_deltas(
 def _errors_of_components(
     tensors: list[Tensor], mean: Tensor, choices: Choices
 ) -> Iterator[tuple[TensorForm, float]]:
-    """Yield the best widths of components for each number of bits in all, with the error.
+    """Yield the best widths of components for each total number of bits, with the error.
 
-    A bit goes where it removes most. What is left of a component at a width is taken to be the share that is
-    left of the first one, as components are distributed much alike.
+    Each bit goes to the component in which it removes most error. The relative error of a component at a
+    width is estimated by that of the first component, because their distributions are similar.
     """
     size = sum(float(tensor.square().sum()) for tensor in tensors) or 1.0
     energies = {}
@@ -241,7 +243,7 @@ def _errors_of_components(
         deltas = torch.stack([(tensor - base).reshape(-1) for tensor in tensors])
         _, components = find_components(deltas, len(tensors))
         energies[base_bits] = components.double().square().sum(dim=1) / size
-    first = components[0].view(mean.shape)  # beside the widest base
+    first = components[0].view(mean.shape)  # with the widest base
     for group in choices.groups:
         settings = PackSettings(group=group)
         packed = [pack_delta(first, torch.zeros_like(first), b, settings) for b in range(1, WIDEST + 1)]
@@ -252,9 +254,9 @@ def _errors_of_components(
 
 
 def _widen(energies: list[float], left: list[float]) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Yield widths of components, each with a bit more than before, and the error.
+    """Yield widths of components, each with one more bit than the last, and the error.
 
-    One bit of one component comes first even if it gains nothing: a tensor has a form, whatever is in it.
+    One bit of one component comes first even if it gains nothing, because every tensor needs a form.
     """
     gains = [
         (energy * (left[width] - left[width + 1]), component, width)

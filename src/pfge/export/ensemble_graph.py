@@ -32,18 +32,18 @@ from pfge.weights import canonical_name, unwrap
 INPUTS = "inputs"
 BATCH = "batch"
 Axes = Mapping[str, Mapping[int, str]]
-"""Names of the dimensions that may vary beside the first, for each input by its name."""
+"""Names of dimensions that may vary in addition to the first, for each input by its name."""
 
 
 @dataclass(frozen=True)
 class ExampleInputs:
-    """What a model is called with for an example batch.
+    """Arguments of the model for an example batch.
 
     Args:
-        by_place: Tensors by place; none if there are any by name.
+        by_place: Positional tensors; empty if the model takes tensors by name.
         by_name: Tensors by name.
-        axes: Dimensions that may vary, beside the first.
-        calls_model: Whether the model is called with them as they are, not by a function of the user's own.
+        axes: Dimensions that may vary in addition to the first.
+        calls_model: Whether the model is called with them directly, without the user's own `forward`.
     """
 
     by_place: tuple[Tensor, ...]
@@ -56,7 +56,8 @@ class ExampleInputs:
         """Return the inputs of a batch.
 
         Raises:
-            ValueError: It has other parts than tensors [N, ...], or axes name no input or dimension of it.
+            ValueError: The batch has entries other than tensors [N, ...], or axes name unknown inputs or
+                dimensions.
         """
         calls_model = ensemble.forward_in_views is call_model
         if calls_model:
@@ -89,7 +90,7 @@ class ExampleInputs:
         return len(next(iter(self.named().values())))
 
     def named(self) -> dict[str, Tensor]:
-        """Return every input by the name that it has in the file."""
+        """Return every input by its name in the file."""
         if len(self.by_place) == 1:
             return {INPUTS: self.by_place[0], **self.by_name}
         return {f"{INPUTS}_{place}": tensor for place, tensor in enumerate(self.by_place)} | self.by_name
@@ -103,7 +104,7 @@ class ExampleInputs:
         )
 
     def batch(self) -> Any:
-        """Return them as a batch of the ensemble."""
+        """Return the inputs as a batch for the ensemble."""
         if self.by_name:
             return self.by_name
         if len(self.by_place) == 1:
@@ -111,7 +112,7 @@ class ExampleInputs:
         return [self.by_place] if self.calls_model else self.by_place
 
     def dynamic_shapes(self) -> dict[str, Any]:
-        """Return what may vary, for `torch.export` of a module that `name_arguments` was called on."""
+        """Return the dynamic shapes for `torch.export`, after `name_arguments` was called on the module."""
         dims = {name: Dim(name) for name in {BATCH}.union(*(axes.values() for axes in self.axes.values()))}
         each = {
             name: {0: dims[BATCH]} | {d: dims[axis] for d, axis in self.axes.get(name, {}).items()}
@@ -120,9 +121,9 @@ class ExampleInputs:
         return each if self.by_name else {INPUTS: tuple(each.values())}
 
     def name_arguments(self, module: nn.Module) -> None:
-        """Let a module's forward, which takes any names, say that it takes these.
+        """Replace `**named` in the signature of a module's forward by the names of these inputs.
 
-        torch.export knows no dynamic shapes of `**named`.
+        torch.export does not support dynamic shapes of `**named`.
         """
         if not self.by_name:
             return
@@ -137,29 +138,29 @@ class ExampleInputs:
 
 
 def double(tensor: Tensor) -> Tensor:
-    """Return a batch twice; of one example, torch.export would take the size for one that never changes."""
+    """Return a batch with its mirrored copy, because torch.export treats a batch size of 1 as constant."""
     return torch.cat([tensor, tensor.flip(0)])
 
 
 Layout = Literal["loop", "side by side"]
 CALIBRATION = "the calibration"
-WEIGHT = "the weight"  # the last of a member's numbers
+WEIGHT = "the weight"  # the last entry of a member's numbers
 HALVINGS = torch.tensor([0.5**place for place in range(8)])
 
 
 class EnsembleGraph(nn.Module):
     """Maps inputs to the ensemble's predictions, in float32.
 
-    As a loop, the graph holds the model once, whatever the number of members: each pass takes one
-    member's numbers, unpacks them if they are packed, and adds what the task makes of the model's outputs.
-    Side by side, it holds the model once for each member, and all that is computed from stored numbers alone
-    is a constant, which a runtime computes when it opens the file.
+    As a loop, the graph holds the model once, whatever the number of members: each pass reads one member's
+    numbers, unpacks them if they are packed, and adds the member's predictions. Side by side, the graph holds
+    the model once for each member, and everything that is computed from stored numbers alone is a constant,
+    which a runtime computes when it opens the file.
 
     Args:
-        ensemble: Whose members, task, temperatures and forward pass it has.
-        shape: Of one example's predictions; None if it may vary.
+        ensemble: The ensemble to express as a graph.
+        shape: Shape of one example's predictions; None if it may vary.
         layout: "loop" or "side by side".
-        dtype: In which predictions are added up; float32 if None.
+        dtype: Type in which predictions are added up; float32 if None.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class EnsembleGraph(nn.Module):
         super().__init__()
         self._layout = layout
         model = unwrap(ensemble.new_module()).cpu()
-        # In a tuple, so that the model's own weights are no part of the graph.
+        # The tuple keeps the model's own weights out of the graph.
         self._called = (Called(model, ensemble.forward_in_views),)
         self._shape = None if shape is None else tuple(shape)
         self._dtype = dtype
@@ -182,10 +183,10 @@ class EnsembleGraph(nn.Module):
         self._is_mean = isinstance(ensemble.task.pool(), MeanPool)
         self._length = len(ensemble)
         tensors = dict(as_packed(ensemble.members).tensors)
-        # Members do not hold temporary buffers, and the body of a loop may hold no constants.
+        # Members do not hold temporary buffers, and the body of a loop must not hold constants.
         for name, buffer in model.named_buffers():
             tensors.setdefault(canonical_name(name), pack_as_is([buffer], 32))
-        # What is the same in all members comes first; the loop runs over the rest.
+        # Tensors that are the same in all members come first; the loop runs over the rest.
         self._shared, self._each = _Row(), _Row()
         self._components: dict[str, int] = {}
         for name, tensor in tensors.items():
@@ -236,8 +237,8 @@ class EnsembleGraph(nn.Module):
             total, _ = scan(add_member, torch.zeros((examples, *self._shape), dtype=self._dtype), each)
             pooled = total / sum(self._weights)
         else:
-            # A pool of another kind takes the members' predictions side by side, and a loop that adds them
-            # would have to know their shape before it begins.
+            # Other pools need the members' predictions side by side, and a loop that adds them would have to
+            # know their shape in advance.
             _, (members,) = scan(keep_member, torch.zeros(1), each)
             pool = self._task.pool()
             for number in range(self._length):
@@ -265,23 +266,23 @@ class EnsembleGraph(nn.Module):
                 components = torch.stack([parts[0][component_of(name, place)] for place in range(count)])
                 numbers.append((factors.view(-1, 1) * components).sum(dim=0))
             total = numbers[0] if len(numbers) == 1 else numbers[0].float() + numbers[1]
-            # By way of the members' type, as the ensemble does: a narrower one has rounded them.
+            # The members' type comes first, as in the ensemble, because a narrower type rounds.
             weights[f"model.{live}"] = total.to(dtype).to(self._live_types[live]).view(shape)
         predictions = self._task.predictions(functional_call(self._called[0], weights, inputs, named))
         if self._calibrates:
             calibration = parts[1][CALIBRATION]
             predictions = self._task.calibrate(predictions, calibration)
-        # Float64 stays until the members are pooled and calibrated: 1 - p of a sure label is 0 in float32.
+        # Float64 stays until members are pooled and calibrated: 1 - p of a certain label is 0 in float32.
         return predictions if predictions.dtype == torch.float64 else predictions.float()
 
 
 def component_of(name: str, place: int) -> str:
-    """Return the name of a component among stored numbers; no tensor of a model has one."""
+    """Return the name of a component among stored numbers, which no tensor of a model can have."""
     return f"{name}: component {place}"
 
 
 class _Row:
-    """Stored numbers of several tensors as a list of plain tensors, and how to read them."""
+    """Stored numbers of several tensors as a list of plain tensors, with the encoding of each."""
 
     def __init__(self) -> None:
         self.numbers: list[Tensor] = []
@@ -300,7 +301,7 @@ class _Row:
             self.numbers.append(torch.stack([part for part in stored if isinstance(part, Tensor)]))
 
     def read(self, numbers: Sequence[Tensor], halvings: Tensor) -> dict[str, Tensor]:
-        """Return the numbers of each tensor, one member's, in a row."""
+        """Return one member's numbers of each tensor, flattened."""
         found = {}
         position = 0
         for name, encoding in self._encodings:
@@ -316,10 +317,10 @@ class _Row:
 def unpack_in_graph(
     codes: Tensor, steps: Tensor, halvings: Tensor, bits: int, group: int, count: int
 ) -> Tensor:
-    """Return what `Quantized.numbers` does, bit for bit, by operations that every runtime has.
+    """Return the result of `Quantized.numbers`, bit for bit, with operations that every runtime has.
 
-    ONNX Runtime shifts no bytes by other bytes, so a bit is what is left of a number, halved so many
-    times, when it is divided by 2; float32 is exact there. `halvings` are `HALVINGS`.
+    ONNX Runtime cannot shift bytes by other bytes. So bit k is the remainder modulo 2 of a number that is
+    divided by 2**k and rounded down, which is exact in float32. `halvings` is `HALVINGS`.
     """
     numbers = codes.float()
     if bits < 8:
@@ -334,7 +335,7 @@ TOLERANCE = 1e-4
 
 
 class ExportError(InvalidValueError):
-    """A model that the format cannot express, or a file that answers otherwise than the ensemble."""
+    """The format cannot express the model, or the file's predictions differ from the ensemble's."""
 
 
 @dataclass(frozen=True)
@@ -344,10 +345,11 @@ class Exported:
     Attributes:
         path: The file.
         bytes: Its size.
-        packed: Whether weights are stored packed, and unpacked when it predicts.
-        largest_difference: Between its predictions and the ensemble's, over all batches tried; relative to
-            those that are larger than 1. For a regression it is that of means and standard deviations.
-        layout: How members lie in the graph: in a "loop", or "side by side".
+        packed: Whether weights are stored packed, and unpacked when the file predicts.
+        largest_difference: Largest difference of its predictions from the ensemble's over all tested batches,
+            relative to predictions that are larger than 1. For a regression, that is the difference of means
+            and standard deviations.
+        layout: Layout of the members in the graph, "loop" or "side by side".
         seconds: Least time in each measured layout that the example took, doubled in size.
         resident: Bytes of weights in memory for each layout that was considered.
     """
@@ -365,10 +367,12 @@ def make_program(ensemble: Ensemble, example: ExampleInputs, layout: Layout = "l
     """Return the graph of an ensemble for batches of any size.
 
     Raises:
-        ExportError: A module cannot be put into a graph; the message has the reason.
+        ExportError: The model cannot be expressed as a graph; the message has the reason.
     """
     if not len(ensemble):
-        raise InvalidValueError("an ensemble needs a member to be exported, this one is empty")
+        raise InvalidValueError(
+            "exporting needs at least one member, but the ensemble is empty; collect or load some"
+        )
     with torch.random.fork_rng():  # models draw their first weights
         predicted = next(ensemble.predict_each([example.batch()]))
         shape = None if example.axes else predicted.shape[1:]
@@ -391,17 +395,17 @@ def write_checked(
     write: Callable[[Path], None],
     read: Callable[[Path], Callable[[ExampleInputs], Tensor]],
 ) -> Exported:
-    """Write a file under a temporary name, and rename it once it answers as the ensemble does.
+    """Write a file under a temporary name, and rename it once its predictions equal the ensemble's.
 
     Args:
-        ensemble: What the file is of.
+        ensemble: The exported ensemble.
         example: A batch of inputs.
-        path: The file's name.
-        write: Writes it.
-        read: Opens it, and returns what maps inputs to predictions.
+        path: The file.
+        write: Writes the file.
+        read: Opens the file, and returns a function from inputs to predictions.
 
     Raises:
-        ExportError: It answers otherwise; there is no file, or still the old one.
+        ExportError: The predictions differ; an older file is still there.
     """
     with atomic_path(path) as temporary:
         write(temporary)
@@ -411,21 +415,21 @@ def write_checked(
             expected = ensemble.predict(batch.batch())
             found = difference_of(ensemble.task, answer(batch), expected)
             difference = max(difference, found) if found == found else found
-            if not difference <= TOLERANCE:  # NaN neither
+            if not difference <= TOLERANCE:  # also refuses NaN
                 raise ExportError(
-                    f"the file must answer as the ensemble does, within {TOLERANCE}, but its predictions "
-                    f"differ by {difference:.2g} for a batch of {len(batch)}; nothing was written"
+                    f"the file's predictions must be within {TOLERANCE} of the ensemble's, but differ by "
+                    f"{difference:.2g} for a batch of {len(batch)}; nothing was written"
                 )
         size = temporary.stat().st_size
     return Exported(path, size, as_members(ensemble.members).is_quantized, difference)
 
 
 def difference_of(task: Task, found: Tensor, expected: Tensor) -> float:
-    """Return the largest difference of predictions, relative to those that are larger than 1.
+    """Return the largest difference of predictions, relative to predictions that are larger than 1.
 
-    Where members of a regression lie far from 0 and close together, rounding of their means by a few parts in
-    10^7 changes the small variance between them by far more. So standard deviations are compared, and allowed
-    what such a rounding changes.
+    If members of a regression lie far from 0 and close together, rounding their means by a few parts in 10^7
+    changes the small variance between them by far more. So standard deviations are compared instead, with a
+    tolerance for this rounding.
     """
     scale = expected.abs().clamp(min=1)
     if isinstance(task, Regression):
@@ -440,9 +444,12 @@ def difference_of(task: Task, found: Tensor, expected: Tensor) -> float:
 
 @contextmanager
 def exporting(what: str) -> Iterator[None]:
-    """Turn whatever an exporter raises into one sentence that names the operator or the line.
+    """Turn any exception of an exporter into one sentence that names the operator or the line.
 
-    What it logs besides is about its own insides, and is kept quiet.
+    The exporter's logging about its internals is disabled.
+
+    Args:
+        what: Name of the format, for the error.
     """
     before = logging.root.manager.disable
     logging.disable()
@@ -458,7 +465,7 @@ def exporting(what: str) -> Iterator[None]:
 
 @contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Keep torch from its own kernel for transformer layers, which no other runtime has."""
+    """Disable torch's own kernel for transformer layers, which other runtimes lack."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -468,7 +475,7 @@ def _plain_attention() -> Iterator[None]:
 
 
 def _forget_the_machine(program: ExportedProgram) -> None:
-    """Drop the example and the paths of source files, which a file for other people must not contain."""
+    """Remove the example and the paths of source files, which a file for other people must not contain."""
     program.example_inputs = None
     for module in program.graph_module.modules():
         if isinstance(module, GraphModule):
@@ -486,7 +493,7 @@ def _reason(error: BaseException) -> str:
     if operator := re.search(r"No ONNX function found for <OpOverload\(op='([^']+)'", text):
         return f"it has no operator for {operator[1]}; replace it in the model, or use another format"
     if "Cannot access data pointer" in text:
-        return "it holds a tensor that is no parameter and no buffer; register it with register_buffer"
+        return "it holds a tensor that is neither a parameter nor a buffer; register it with register_buffer"
     first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     where = re.findall(r'File "[^"]*", line \d+, in \w+\n\s+(.+)', str(error))
     return f"{first.strip()}, at `{where[-1].strip()}`" if where else first.strip()

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from torch.onnx import ONNXProgram
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
-_BIAS = 2  # its place among the inputs
+_BIAS = 2  # index of the bias among the inputs
 
 
 def remove_zero_biases(model: "onnx_ir.Model") -> int:
-    """Remove them, and what only they needed, in place; return how many there were."""
+    """Remove zero biases of convolutions and nodes that only these needed, in place; return their number."""
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 
     removed = 0
@@ -74,18 +74,18 @@ _T = TypeVar("_T")
 
 
 def open_in_runtime(file: Path) -> Answer:
-    """Return what a file answers.
+    """Return a function from inputs to the predictions of a file.
 
     Raises:
-        ExportError: ONNX Runtime cannot read or run it, or is older than the file.
+        ExportError: ONNX Runtime cannot read or run the file, or is older than it.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # fatal ones; errors are raised as well
+    options.log_severity_level = 4  # only fatal messages; errors are raised as well
     try:
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of kinds of its own, which it does not publish
+    except Exception as error:  # ONNX Runtime raises private types
         raise _refusal(onnxruntime.__version__, "read", error) from error
 
     def answer(inputs: ExampleInputs) -> Tensor:
@@ -112,10 +112,10 @@ def _refusal(version: str, what: str, error: Exception) -> ExportError:
 
 
 def possible(layouts: Iterable[Layout], act: Callable[[Layout], _T]) -> dict[Layout, _T]:
-    """Return what becomes of each layout, without those that are refused.
+    """Return the result of `act` for each layout, without the refused ones.
 
     Raises:
-        ExportError: All of them are; the first one's reason.
+        ExportError: All layouts are refused; the message has the reason of the first.
     """
     made: dict[Layout, _T] = {}
     refusals: list[ExportError] = []
@@ -157,24 +157,23 @@ def export_onnx(
 
     The inputs of a dict batch have its names.
 
-    These are what the ensemble predicts, in float32; for numbers, means and variances, they are called
+    The output has the ensemble's predictions in float32. For regressions and raw outputs it is called
     `predictions`. Temperatures are applied, batches may have any size, and packed members stay packed in the
     file. The file's metadata has the task and what is given of the
     ensemble's `input_spec`, as JSON: `classes`, `mean`, `std`, `input_shape` and others.
 
     Args:
-        ensemble: What to write.
-        path: The file; one that was there is replaced.
-        example: A batch as for `Ensemble.predict`, on which the file is checked in ONNX Runtime.
-        axes: Dimensions that may vary beside the first, by the names of inputs, such as
-            `{"input_ids": {1: "length"}}`. Inputs by place are called `inputs`, or `inputs_0`, `inputs_1`.
-
+        ensemble: The ensemble to export.
+        path: The file, which is replaced if it exists.
+        example: A batch as for `Ensemble.predict`, to check the file in ONNX Runtime.
+        axes: Dimensions that may vary in addition to the first, by the names of inputs, such as
+            `{"input_ids": {1: "length"}}`. Positional inputs are named `inputs`, or `inputs_0`, `inputs_1`.
         layout: "loop" for one model in the graph, through which members pass one after another, each unpacked
             when its turn comes; "side by side" for one model for each member, all of them unpacked when the
             file is opened. "fastest" makes both, measures them on the example, twice as large, and keeps the
             faster one, or the one that ONNX Runtime can run. A loop takes little memory, and ONNX Runtime is
             slow at loops around small models.
-        memory: The most bytes that weights may take in memory; a layout that takes more is not considered.
+        memory: Maximum bytes of weights in memory; a layout that takes more is not considered.
 
     Raises:
         ExportError: No layout fits the memory, the model cannot be expressed, ONNX Runtime cannot run it or
@@ -213,7 +212,7 @@ def export_onnx(
 
 
 def resident_bytes(ensemble: Ensemble, layout: Layout) -> int:
-    """Return the bytes of weights that a runtime has in memory while a file of a layout predicts."""
+    """Return the bytes of weights in memory while a runtime predicts with a layout."""
     if layout == "loop":
         return ensemble.nbytes + count_bytes(ensemble.members[0])
     return as_members(ensemble.members).unpacked_nbytes
@@ -223,7 +222,7 @@ def _make(ensemble: Ensemble, inputs: ExampleInputs, layout: Layout) -> "ONNXPro
     program = make_program(ensemble, inputs, layout)
     output = "probabilities" if isinstance(ensemble.task, Classification | MultiLabel) else "predictions"
     with exporting("ONNX"):
-        # Without optimization: it would unpack what all members share. A runtime does its own.
+        # Optimization would unpack the base. A runtime does its own.
         made = torch.onnx.export(
             program,
             dynamo=True,
@@ -238,7 +237,7 @@ def _make(ensemble: Ensemble, inputs: ExampleInputs, layout: Layout) -> "ONNXPro
     remove_zero_biases(made.model)
     for graph in made.model.graphs():
         for node in graph:
-            node.metadata_props.clear()  # where in the source each came from, larger than the weights
+            node.metadata_props.clear()  # positions in the source code, which are larger than the weights
     about = {"task": task_to_manifest(ensemble.task) or task_to_manifest(Classification())}
     for key, value in (about | ensemble.input_spec.given()).items():
         made.model.metadata_props[key] = json.dumps(value)
@@ -263,7 +262,7 @@ def _require_names(ensemble: Ensemble, example: ExampleInputs, classes: Sequence
     task, shape = ensemble.task, ensemble.predict(example.batch()).shape
     if not isinstance(task, Classification | MultiLabel):
         raise InvalidValueError(
-            f"classes name classes or labels, which {task} does not have; leave classes out"
+            f"classes must be None for {task}, which does not have classes or labels; leave classes out"
         )
     found = shape[task.dim if isinstance(task, Classification) else 1]
     if len(classes) != found:

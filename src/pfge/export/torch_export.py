@@ -18,15 +18,15 @@ def export_torch(ensemble: Ensemble, path: str | Path, example: Any, *, axes: Ax
     packed: one at a time is unpacked when the file predicts.
 
     Args:
-        ensemble: What to write.
-        path: The file; one that was there is replaced.
-        example: A batch as for `Ensemble.predict`, of tensors [N, ...], on which the file is checked.
-        axes: Dimensions that may vary beside the first, by the names of inputs, such as
-            `{"input_ids": {1: "length"}}`. Inputs by place are called `inputs`, or `inputs_0`, `inputs_1`.
+        ensemble: The ensemble to export.
+        path: The file, which is replaced if it exists.
+        example: A batch as for `Ensemble.predict`, of tensors [N, ...], to check the file.
+        axes: Dimensions that may vary in addition to the first, by the names of inputs, such as
+            `{"input_ids": {1: "length"}}`. Positional inputs are named `inputs`, or `inputs_0`, `inputs_1`.
 
     Raises:
-        ExportError: The model cannot be expressed, torch cannot run the file, or it answers otherwise than
-            the ensemble; nothing is written.
+        ExportError: The model cannot be expressed, torch cannot run the file, or its predictions differ from
+            the ensemble's. Nothing is written.
     """
     ensemble = ensemble.to("cpu")
     inputs = ExampleInputs.of(ensemble, example, axes)

@@ -42,13 +42,13 @@ from pfge.tasks import Task
 from pfge.weights import Weights, count_bytes, share, view_weights
 
 TYPES = ("LORA",)
-"""Adapters that are saved and loaded; all that these need is in their tensors and in the fields below."""
+"""Types of adapters that can be saved and loaded: they need only their tensors and the fields below."""
 HIGHEST_RANK = 4096
 MOST_NAMES = 10_000
 MOST_PATTERNS = 400
-"""Of all names that peft matches as regular expressions; the cache of the module `re` holds 512."""
+"""Most names that peft matches as regular expressions; the cache of the module `re` holds 512."""
 _NAME = re.compile(r"[\w.^$-]{1,500}", re.ASCII)
-"""Without what repeats or groups, a regular expression takes no longer than its text."""
+"""A regular expression without repetitions and groups matches in linear time."""
 _NAMES = f"names of modules, of letters, digits and _ . - ^ $, at most {MOST_NAMES:,}"
 
 
@@ -177,13 +177,13 @@ _ALLOWED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 }
 _PATTERNS = ("modules_to_save", "layers_pattern", "rank_pattern", "alpha_pattern")
 _IGNORED = {"peft_type", "peft_version", "auto_mapping", "base_model_name_or_path", "revision"}
-"""What peft writes about where an adapter comes from. It is not needed, as the base is given."""
+"""Fields of peft about the origin of an adapter, which are ignored because the user passes the base."""
 _OFF: Mapping[str, Any] = {
     field.name: field.default if field.default is not MISSING else {}
     for field in fields(LoraConfig)
     if field.name not in _ALLOWED
 }
-"""Other fields of peft, which are allowed where they have the value that leaves them out."""
+"""Other fields of peft, which must have the value that turns them off."""
 
 
 TESTED = ("0.21", "0.21")
@@ -248,12 +248,12 @@ def load_adapters(
     """Open a saved ensemble of adapters, checked whole; adapters are read from disk when needed.
 
     Args:
-        folder: Where it is.
+        folder: The ensemble folder.
         base: The model that the adapters were trained on, with its weights. It becomes part of the ensemble:
-            adapters are put into it, as by peft's `get_peft_model`.
+            adapters are put into it, like by peft's `get_peft_model`.
         other_base: Whether a base with other weights, such as those of another precision, is accepted.
-        task: The task, if it is one of your own; the one that was saved if None.
-        forward: As of an ensemble.
+        task: Your own task, if the ensemble was saved with one; None for the saved task.
+        forward: Calls the module on a batch, as for `Ensemble`.
 
     Raises:
         StorageError: The folder is missing, damaged or foreign, or the base is another one.
@@ -290,11 +290,11 @@ def load_adapters(
 
 
 def require_adapters(model: nn.Module) -> PeftModel:
-    """Return the model if it is one of peft with an adapter of a known type; a ValueError otherwise."""
+    """Return a peft model with an adapter of a known type, or raise a ValueError."""
     if not isinstance(model, PeftModel):
         raise InvalidValueError(
-            f"adapters are those of a peft model, got a {type(model).__name__}; let build_model return "
-            "one, as from get_peft_model(base, config)"
+            f"adapters need a peft model, got a {type(model).__name__}; let build_model return one, such "
+            "as get_peft_model(base, config)"
         )
     kind = model.active_peft_config.peft_type.value
     if kind not in TYPES:
@@ -307,7 +307,7 @@ def require_adapters(model: nn.Module) -> PeftModel:
 def digest_of_base(model: PeftModel) -> str:
     """Return a SHA-256 of the base's names, types and shapes, and of numbers from each tensor."""
     replaced = {*_names_by_key(model).values()}
-    # The original of a module that the adapter replaces may be a new, random head.
+    # The original of a module that the adapter replaces may be a new head with random weights.
     return sampled_digest(
         (name, tensor)
         for name, tensor in view_weights(model).items()
@@ -316,7 +316,7 @@ def digest_of_base(model: PeftModel) -> str:
 
 
 def _with_adapter(base: nn.Module, path: Path, manifest: dict[str, Any], *, other_base: bool) -> PeftModel:
-    """Return the base with a place for an adapter; where it is another base, it is left as it was."""
+    """Return the base with an adapter to be loaded; a different base is refused and left as it was."""
     match manifest.get("base"):
         case {"name": str() | None as given, "sha256": str(digest)}:
             name = given or "a model without a name"
@@ -338,7 +338,7 @@ def _with_adapter(base: nn.Module, path: Path, manifest: dict[str, Any], *, othe
         model.unload()
         raise StorageError(
             f"{path} has adapters for {name}, and the base given is another model or has other weights; load "
-            "that which they were trained on, or pass other_base=True if it is the same in another precision"
+            "the one they were trained on, or pass other_base=True if it is the same in another precision"
         )
     return model
 
@@ -347,7 +347,7 @@ def _names_by_key(model: PeftModel) -> dict[str, str]:
     """Return the model's name for each key of an adapter's file."""
     names = list(view_weights(model))
     numbers = {name: torch.tensor(number) for number, name in enumerate(names)}
-    # False: only a model with a resized vocabulary needs its embeddings, and peft would ask the hub.
+    # Only a model with a resized vocabulary needs its embeddings; True would make peft ask the hub.
     found: dict[str, Tensor] = get_peft_model_state_dict(
         model, numbers, model.active_adapter, save_embedding_layers=False
     )
@@ -375,8 +375,8 @@ def _require_only_adapter(
         member: The member.
         model: The model.
         adapter: The names of the adapter's tensors.
-        number: The member's, for the error.
-        unchanged: Tensors that were compared before, as members share frozen ones; it is added to.
+        number: Number of the member, for the error.
+        unchanged: Frozen tensors that were compared before, because members share them; new ones are added.
     """
     own = view_weights(model)
     if missing := sorted({*adapter} - member.keys()):
@@ -388,8 +388,8 @@ def _require_only_adapter(
             continue
         if name not in own or not torch.equal(member[name].to(own[name].device), own[name]):
             raise InvalidValueError(
-                f"an adapter is all that is saved of a member, but member {number} differs from the model in "
-                f"{name}, too; name its module in modules_to_save, keep BatchNorm in evaluation mode, or use "
+                f"only the adapter of a member is saved, but member {number} differs from the model also in "
+                f"{name}; name its module in modules_to_save, keep BatchNorm in evaluation mode, or use "
                 "Ensemble.save"
             )
         unchanged[name] = member[name]

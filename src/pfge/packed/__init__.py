@@ -1,4 +1,4 @@
-"""Members in few bits: a base that they share, and what each adds to it."""
+"""Members in few bits: a base that they share, and a delta for each."""
 
 from pfge.packed.codes import Quantized
 from pfge.packed.encode import PackSettings, pack_members

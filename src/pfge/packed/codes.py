@@ -12,12 +12,12 @@ from pfge.storage.files import raw_bytes
 
 
 def packed_size(count: int, bits: int) -> int:
-    """Return how many bytes hold `count` numbers of so many bits."""
+    """Return the bytes that `count` numbers of `bits` bits take."""
     return bits * -(-count // 8)
 
 
 def pack(numbers: Tensor, bits: int) -> Tensor:
-    """Return the numbers, from 0 to 2**bits - 1 and in any shape, as one row of bytes.
+    """Return numbers from 0 to 2**bits - 1, of any shape, as a flat tensor of bytes.
 
     The lowest bits of all numbers come first, then the second lowest, and so on; bit j of byte i of
     such a plane is number 8 i + j. Bytes of 8-bit numbers are the numbers themselves, padded with zeros
@@ -27,7 +27,7 @@ def pack(numbers: Tensor, bits: int) -> Tensor:
     flat = numbers.reshape(-1)
     if flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < 2**bits:
         raise InvalidValueError(
-            f"numbers of {bits} bits are from 0 to {2**bits - 1}, got {int(flat.min())} to {int(flat.max())}"
+            f"{bits}-bit numbers must be from 0 to {2**bits - 1}, got {int(flat.min())} to {int(flat.max())}"
         )
     padded = torch.zeros(packed_size(flat.numel(), 8), dtype=torch.uint8, device=flat.device)
     padded[: flat.numel()] = flat
@@ -40,16 +40,16 @@ def pack(numbers: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Return the first `count` numbers of a packed row."""
+    """Return the first `count` packed numbers."""
     _require_bits(bits)
     if len(packed) != packed_size(count, bits):
         raise InvalidValueError(
-            f"{count} numbers of {bits} bits take {packed_size(count, bits)} bytes, got {len(packed)}"
+            f"{count} numbers of {bits} bits must have {packed_size(count, bits)} bytes, got {len(packed)}"
         )
     if bits == 8:
         return packed[:count]
-    # Eight numbers lie in one of 64 bits, a byte each, so that an operation is on eight of them at once.
-    # Planes have no bit in common, so that their sum is all of them.
+    # An int64 holds eight numbers, a byte each, so one operation works on eight of them.
+    # Planes have no bit in common, so their sum combines them.
     planes = packed.long().view(bits, -1).add_(_FIRST_OF_PLANE[:bits].to(packed.device))
     eights = _EIGHTS.to(packed.device).index_select(0, planes.view(-1)).view(bits, -1).sum(dim=0)
     return eights.view(torch.uint8)[:count]
@@ -67,23 +67,23 @@ _FIRST_OF_PLANE = 256 * torch.arange(8)[:, None]
 
 def _require_bits(bits: int) -> None:
     if not 1 <= bits <= 8:
-        raise InvalidValueError(f"numbers are packed in 1 to 8 bits, got {bits}")
+        raise InvalidValueError(f"bits must be from 1 to 8, got {bits}")
 
 
-# The range of float32, so that no step of small or large weights is lost; its rounding is made good by
-# choosing the codes afterwards.
+# It has the range of float32, so no step of small or large weights is lost. Codes are chosen after steps are
+# rounded, and so compensate for the rounding.
 STEP_TYPE = torch.bfloat16
 
-_SHARES = (1.0, 0.85, 0.7, 0.55, 0.4)  # of a group's largest number; what lies beyond is clipped
+_SHARES = (1.0, 0.85, 0.7, 0.55, 0.4)  # of a group's largest number; larger numbers are clipped
 _REFINEMENTS = 3
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """Numbers in a row; number i is (code i - (2**bits - 1) / 2) times the step of its group.
+    """Quantized numbers: number i is (code i - (2**bits - 1) / 2) times the step of its group.
 
-    There are as many levels below zero as above it and none at zero, so that no code is wasted: with
-    one bit a number is plus or minus half a step.
+    As many levels lie below zero as above it, and none at zero. So no code is wasted: with one bit, a number
+    is plus or minus half a step.
     """
 
     codes: Tensor
@@ -94,7 +94,7 @@ class Quantized:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the codes and the steps."""
+        """Bytes of the codes and the steps."""
         return self.codes.nbytes + self.steps.nbytes
 
     def numbers(self) -> Tensor:
@@ -115,17 +115,17 @@ def centered_codes(quantized: Quantized) -> Tensor:
 
 
 def spread_steps(steps: Tensor, group: int, count: int) -> Tensor:
-    """Return the step of each number, from those of groups."""
+    """Return the step of each number, given the steps of groups."""
     return steps.view(-1, 1).expand(-1, group).reshape(-1)[:count]
 
 
 def quantized_size(count: int, bits: int, group: int) -> int:
-    """Return the bytes that `quantize` takes for so many numbers."""
+    """Return the bytes of `count` numbers after `quantize`."""
     return packed_size(count, bits) + count_groups(count, group) * STEP_TYPE.itemsize
 
 
 def count_groups(count: int, group: int) -> int:
-    """Return the number of groups, of which the last may be shorter."""
+    """Return the number of groups; the last may be shorter."""
     return -(-count // group)
 
 
@@ -133,12 +133,12 @@ def count_groups(count: int, group: int) -> int:
 def quantize(tensor: Tensor, bits: int, group: int) -> Quantized:
     """Return a tensor's numbers, flattened, in a few bits each with nearly the least squared error.
 
-    With one bit the error is the least there is: half a step is the mean absolute value of the group.
+    With one bit the error is minimal: half a step is the mean absolute value of the group.
 
     Args:
         tensor: Finite numbers.
-        bits: From 1 to 8 for each number.
-        group: How many neighbors share a step.
+        bits: Bits for each number, from 1 to 8.
+        group: Number of neighbors that share a step.
     """
     if group < 1:
         raise InvalidValueError(f"a group must have at least 1 number, got {group}")
@@ -154,7 +154,7 @@ def quantize(tensor: Tensor, bits: int, group: int) -> Quantized:
 
 
 def _find_steps(rows: Tensor, counted: Tensor, bits: int) -> Tensor:
-    """Return the best of a few steps for each row, each refined by alternating least squares."""
+    """Return the best of a few steps for each row, after refining each by alternating least squares."""
     largest = rows.abs().amax(dim=1, keepdim=True) if rows.numel() else rows.sum(dim=1, keepdim=True)
     # Squares of shares of the largest number cannot overflow, whatever the numbers.
     unit = torch.where(largest > 0, largest, 1)
@@ -186,28 +186,28 @@ def _middle(bits: int) -> float:
 
 
 SHORT = 1 << 20
-"""Bytes of a text in which repetitions are found as well."""
-_LONGEST = 8  # times the bytes of its file: a bit for a byte
-_MEMORY = 9  # the most, for long blocks
-_RAW = -15  # without a header and a checksum, which the manifest has
+"""Longest text, in bytes, in which repetitions are found as well."""
+_LONGEST = 8  # times the bytes of its file, because a bit can stand for a byte
+_MEMORY = 9  # the maximum, for long blocks
+_RAW = -15  # without a header and a checksum; the manifest has one
 
 
 class DamagedStreamError(InvalidValueError):
-    """A stream that is not what was written."""
+    """A stream differs from the one that was written."""
 
 
 def codes_in_a_byte(bits: int) -> int:
-    """Return how many codes lie in one byte of a stream."""
+    """Return the number of codes in one byte of a stream."""
     return 8 // bits
 
 
 def loose_size(count: int, bits: int) -> int:
-    """Return the bytes of so many codes in a stream before it is deflated."""
+    """Return the bytes of `count` codes in a stream before it is deflated."""
     return -(-count // codes_in_a_byte(bits))
 
 
 def loosen(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Return packed codes, as of `bits.pack`, with whole codes in each byte."""
+    """Return the codes from `pack` with whole codes in each byte."""
     each = codes_in_a_byte(bits)
     rows = torch.zeros(loose_size(count, bits) * each, dtype=torch.uint8)
     rows[:count] = unpack(packed, bits, count)
@@ -216,24 +216,24 @@ def loosen(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def tighten(loose: Tensor, bits: int, count: int) -> Tensor:
-    """Return what `loosen` was given."""
+    """Undo `loosen`."""
     places = bits * torch.arange(codes_in_a_byte(bits), dtype=torch.uint8)
     codes = (loose.view(-1, 1) >> places) & (2**bits - 1)
     return pack(codes.view(-1)[:count], bits)
 
 
 def deflate(numbers: Tensor) -> Tensor:
-    """Return the numbers of a tensor as a row of bytes; all low bytes come first, then all next ones."""
+    """Return a tensor's numbers as compressed bytes; all low bytes come first, then all next ones."""
     raw = torch.frombuffer(bytearray(raw_bytes(numbers)) or bytearray(1), dtype=torch.uint8)
     planes = raw[: numbers.nbytes].view(-1, numbers.element_size()).T
     return _as_tensor(_deflate(planes.contiguous().numpy().tobytes(), zlib.Z_HUFFMAN_ONLY))
 
 
 def inflate(stream: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> Tensor:
-    """Return the tensor that `deflate` was given.
+    """Undo `deflate`.
 
     Raises:
-        DamagedStreamError: The stream holds other than so many numbers.
+        DamagedStreamError: The stream is damaged, or does not hold a tensor of this shape.
     """
     size = shape[0] * shape[1] * dtype.itemsize
     data = _inflate(stream, size)
@@ -247,21 +247,21 @@ def inflate(stream: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> Tenso
 
 
 def deflate_text(text: str) -> Tensor:
-    """Return a text as a row of bytes."""
+    """Return a string as compressed bytes."""
     data = text.encode()
     return _as_tensor(_deflate(data, zlib.Z_DEFAULT_STRATEGY if len(data) <= SHORT else zlib.Z_HUFFMAN_ONLY))
 
 
 def inflate_text(stream: Tensor) -> str:
-    """Return the text that `deflate_text` was given.
+    """Undo `deflate_text`.
 
     Raises:
-        DamagedStreamError: It is longer than any such text, or none.
+        DamagedStreamError: The stream is damaged, too long, or not UTF-8.
     """
     try:
         return _inflate(stream, max(SHORT, _LONGEST * stream.nbytes)).decode()
     except UnicodeDecodeError as error:
-        raise DamagedStreamError(f"a text, but {error}") from None
+        raise DamagedStreamError(f"UTF-8, but {error}") from None
 
 
 def _deflate(data: bytes, strategy: int) -> bytes:

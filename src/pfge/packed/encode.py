@@ -24,18 +24,20 @@ MIX_TYPE = torch.float16  # its entries are about from -1 to 1
 
 
 def find_components(deltas: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the mix, [members, count], and the components, [count, numbers], the largest first.
+    """Return the mix [members, count] and the components [count, numbers], the largest first.
 
     Args:
-        deltas: What each member adds, [members, numbers].
-        count: How many components to keep, at most one for each member.
+        deltas: Deltas of the members, [members, numbers].
+        count: Number of components to keep, at most one for each member.
     """
     if not 1 <= count <= len(deltas):
-        raise InvalidValueError(f"{len(deltas)} members have 1 to {len(deltas)} components, got {count}")
+        raise InvalidValueError(
+            f"count must be from 1 to {len(deltas)}, a component for each member, got {count}"
+        )
     wide = deltas.double()
     vectors = torch.linalg.eigh(wide @ wide.T).eigenvectors.flip(1)[:, :count]
-    # Either sign is an eigenvector. The largest entry is positive, the first one of those that are as large
-    # up to rounding, so that all machines take the same.
+    # Both signs are eigenvectors. All machines make the largest entry positive; of entries that are equal up
+    # to rounding, the first one counts.
     sizes = vectors.abs()
     is_largest = sizes >= (1 - ROUNDING) * sizes.max(dim=0).values
     largest = vectors.gather(0, is_largest.to(torch.uint8).argmax(dim=0, keepdim=True))
@@ -44,17 +46,16 @@ def find_components(deltas: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def keep_spread(mix: Tensor, components: Tensor, deltas: Tensor) -> Tensor:
-    """Return a mix with larger differences, so that members differ from each other as much as they did.
+    """Return a mix that is scaled so that members differ from each other as much as before.
 
-    Components that are left out, and steps of least squared error, bring members nearer to each other. What
-    an ensemble gains comes from their differences, while the errors of many members average out. What all
-    members add alike, as the error of the base, is left as it is: next to it, their differences may be small,
-    and a factor that restores these would tear it apart.
+    Leaving components out, and rounding with the least squared error, brings members nearer to each other.
+    An ensemble gains from their differences, while the errors of many members average out. The mean over
+    members, such as the error of the base, is not scaled: it may be much larger than the differences.
 
     Args:
-        mix: As from `find_components`.
-        components: As they are stored.
-        deltas: What each member adds.
+        mix: Mix from `find_components`.
+        components: Components after quantization.
+        deltas: Deltas of the members, [members, numbers].
     """
     before, after = ((rows - rows.mean(dim=0)).norm().item() for rows in (deltas, mix.float() @ components))
     factor = before / after if after > 0 else 1.0
@@ -77,12 +78,12 @@ class PackSettings:
     """How members are packed.
 
     Args:
-        base_bits: For each number of the base: 2 to 8, 16 or 32; None for no base, so that each
-            member is packed by itself.
-        group: How many numbers of a delta share a step; None for one step an output channel. The base
-            always has one step an output channel.
-        small_bits: For tensors that are no matrices or filters: 32 for the tensor's own type, 16 for
-            float16 where it holds what is in them, 2 to 8 for their mean and what each member adds to it.
+        base_bits: Bits for each number of the base: 2 to 8, 16 or 32. None packs each member by itself,
+            without a base.
+        group: Number of neighbors in a delta that share a step; None for one step per output channel. The
+            base always has one step per output channel.
+        small_bits: Bits for tensors other than matrices and filters: 32 for the tensor's own type, 16 for
+            float16 where its precision and range suffice, 2 to 8 for their mean and a delta for each member.
 
     Example:
         >>> import torch, pfge
@@ -107,7 +108,7 @@ class PackSettings:
             raise InvalidValueError(f"group must be at least 1 number or None, got {self.group}")
 
     def require_delta_bits(self, bits: int) -> None:
-        """Refuse a width that deltas cannot have; without a base, it is that of the members themselves."""
+        """Refuse a width that deltas cannot have. Without a base, deltas are the members themselves."""
         if self.base_bits is None and bits == 16:
             return
         if not 1 <= bits <= 8:
@@ -115,7 +116,7 @@ class PackSettings:
             raise InvalidValueError(f"delta_bits must be {rule}, got {bits}")
 
     def group_of(self, tensor: Tensor) -> int:
-        """Return how many numbers of a tensor's deltas share a step."""
+        """Return the number of neighbors in a tensor's deltas that share a step."""
         return self.group or _channel(tensor)
 
 
@@ -124,15 +125,15 @@ class TensorForm:
     """How one matrix or filter of all members is packed.
 
     Args:
-        bits: Of each number that a member adds; or of each component that members share, see `components.py`.
-        settings: Of the base and of the groups.
+        bits: Width of the deltas, or a tuple with the width of each component that members share.
+        settings: Settings of the base and of the groups.
     """
 
     bits: int | tuple[int, ...]
     settings: PackSettings
 
     def size(self, tensor: Tensor, members: int) -> int:
-        """Return the bytes of the base and of all members' deltas or components, of 1 to 8 bits."""
+        """Return the bytes of the base and of all deltas or components, if their widths are 1 to 8 bits."""
         base = base_size(tensor, self.settings.base_bits)
         if isinstance(self.bits, int):
             return base + members * delta_size(tensor, self.bits, self.settings)
@@ -142,11 +143,11 @@ class TensorForm:
 
 @dataclass(frozen=True)
 class CommonTensors:
-    """What members have in common.
+    """The means of members, and the tensors that all of them have in common.
 
     Args:
-        means: The mean of each tensor that is packed, in float32.
-        identical: The names of tensors that are the same in all members, and so are stored once.
+        means: Mean of each matrix and filter, in float32.
+        identical: Names of tensors that are the same in all members, and so are stored once.
     """
 
     means: Weights
@@ -154,15 +155,17 @@ class CommonTensors:
 
 
 def is_packed(tensor: Tensor) -> bool:
-    """Return whether a tensor is a matrix or a filter; all others are small and kept as they are."""
+    """Return whether a tensor is a matrix or a filter; all others are small."""
     return tensor.is_floating_point() and tensor.ndim >= 2
 
 
 @torch.no_grad()
 def find_common(members: Sequence[Weights], settings: PackSettings) -> CommonTensors:
-    """Read all members once, refusing those that cannot be packed."""
+    """Read all members once, and refuse members that cannot be packed."""
     if not len(members):
-        raise InvalidValueError("an ensemble needs a member to be compressed, this one is empty")
+        raise InvalidValueError(
+            "compressing needs at least one member, but the ensemble is empty; collect or load some"
+        )
     first = members[0]
     identical = set(first)
     means = {name: torch.zeros(t.shape) for name, t in first.items() if is_packed(t)}
@@ -170,8 +173,8 @@ def find_common(members: Sequence[Weights], settings: PackSettings) -> CommonTen
         require_same_layout(first, member, "member 1", f"member {number}")
         if bad := find_non_finite(member):
             raise InvalidValueError(
-                f"members must be finite to be compressed, but {bad} of member {number} is not; leave the "
-                "member out, or register a constant mask with persistent=False"
+                f"members must be finite to be compressed, but {bad} of member {number} has NaN or "
+                "infinity; leave the member out, or register a constant mask with persistent=False"
             )
         if bad := find_non_finite(_in_types_of(first, member)):
             raise InvalidValueError(
@@ -182,12 +185,12 @@ def find_common(members: Sequence[Weights], settings: PackSettings) -> CommonTen
         for name, mean in means.items():
             mean.lerp_(member[name].to("cpu", torch.float32), 1 / number)
     if len(members) == 1 and settings.base_bits is None:
-        identical -= means.keys()  # there is no base to hold them
+        identical -= means.keys()  # without a base, nothing holds them
     return CommonTensors(means, frozenset(identical))
 
 
 def _in_types_of(first: Weights, member: Weights) -> Weights:
-    """Return those tensors of a member that have other types than the first member's, in its types."""
+    """Return a member's tensors whose types differ from the first member's, converted to its types."""
     return {
         name: tensor.to(first[name].dtype)
         for name, tensor in member.items()
@@ -208,7 +211,7 @@ def pack_base(mean: Tensor, bits: int | None) -> Stored | None:
 
 
 def base_numbers(mean: Tensor, bits: int | None) -> Tensor:
-    """Return the base as members will see it; zeros if there is none."""
+    """Return the base with its rounding, or zeros without a base."""
     base = pack_base(mean, bits)
     return torch.zeros_like(mean) if base is None else numbers_of(base).float().view(mean.shape)
 
@@ -220,13 +223,13 @@ def pack_members(
     settings: PackSettings,
     common: CommonTensors | None = None,
 ) -> PackedMembers:
-    """Return members packed; deltas are taken from the packed base, and so make good its error.
+    """Return members packed. Deltas are differences from the packed base, and so compensate for its error.
 
     Args:
-        members: The weights of each.
-        delta_bits: The width of every delta, or that of each packed tensor by name, or its whole form.
-        settings: All else.
-        common: What `find_common` gives, if it is there already.
+        members: Weights of each member.
+        delta_bits: Width of every delta, or the width or `TensorForm` of each matrix and filter by name.
+        settings: All other settings.
+        common: Result of `find_common`, if it was called before.
     """
     common = common or find_common(members, settings)
     differing = [name for name in common.means if name not in common.identical]
@@ -235,7 +238,7 @@ def pack_members(
         names = sorted(given.keys() ^ set(differing))
         raise InvalidValueError(
             f"delta_bits must give a width to each matrix and filter that differs between members, and to "
-            f"no other tensor, got too much or too little for {names[:5]}"
+            f"no other tensor; add or remove {names[:5]}"
         )
     forms = {
         n: form if isinstance(form, TensorForm) else TensorForm(form, settings) for n, form in given.items()
@@ -297,7 +300,7 @@ def pack_small(tensors: Sequence[Tensor], bits: int) -> PackedTensor:
 
 
 def pack_delta(tensor: Tensor, base: Tensor, bits: int, settings: PackSettings) -> Quantized:
-    """Return what one member adds to the base of a tensor, in 1 to 8 bits."""
+    """Return one member's delta from the base of a tensor, in 1 to 8 bits."""
     return quantize(tensor.to("cpu", torch.float32) - base, bits, settings.group_of(tensor))
 
 
@@ -314,5 +317,5 @@ def base_size(tensor: Tensor, bits: int | None) -> int:
 
 
 def _channel(tensor: Tensor) -> int:
-    """Return how many numbers an output channel has."""
+    """Return the number of weights in an output channel."""
     return max(1, tensor.numel() // max(1, tensor.shape[0]))

@@ -56,22 +56,22 @@ from pfge.storage.record import EnsembleRecord
 from pfge.weights import Weights, count_bytes, require_same_layout, view_weights
 
 LARGEST_CHANGE = 0.1
-"""Of a positive number that is stored in few bits, relative to it."""
+"""Largest relative change of a positive number that is stored in few bits."""
 Stored = Tensor | Quantized
 """A tensor's numbers as they are, perhaps in a narrower type, or quantized."""
 
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """One tensor of all members: what they share, once, and what each adds to it.
+    """One tensor of all members: a base that they share, and a delta for each.
 
     Args:
-        shape: Of the tensor.
-        dtype: The model's own type, in which members have it.
-        base: What all members share; None if nothing.
-        each: What each member adds; empty if all of them are the base.
-        mix: If given, [members, components], `each` are components instead, and member k adds the sum over j
-            of mix[k, j] times component j.
+        shape: Shape of the tensor.
+        dtype: The model's own type, in which members have the tensor.
+        base: Numbers that all members share; None without a base.
+        each: Delta of each member; empty if all members equal the base.
+        mix: Factors [members, components]. If given, `each` holds components instead of deltas, and the delta
+            of member k is the sum over j of mix[k, j] times component j.
     """
 
     shape: tuple[int, ...]
@@ -82,17 +82,17 @@ class PackedTensor:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are stored."""
+        """Bytes of everything that is stored."""
         parts = [*self.each, self.base, self.mix]
         return sum(stored.nbytes for stored in parts if stored is not None)
 
     @property
     def is_quantized(self) -> bool:
-        """Whether any part of it is."""
+        """Whether the base or any delta or component is quantized."""
         return isinstance(self.base, Quantized) or any(isinstance(part, Quantized) for part in self.each)
 
     def of(self, index: slice) -> "PackedTensor":
-        """Return the tensor of some members alone."""
+        """Return the tensor of some of the members."""
         if self.mix is not None:
             return replace(self, mix=self.mix[index])
         return replace(self, each=self.each[index])
@@ -111,13 +111,13 @@ class PackedTensor:
             values = numbers_of(self.base)
         else:
             values = numbers_of(self.base).float() + numbers_of(self.each[index]).float()
-        if self.dtype.is_floating_point and self.dtype.itemsize == 1:  # what is too large would become NaN
+        if self.dtype.is_floating_point and self.dtype.itemsize == 1:  # larger numbers would become NaN
             largest = torch.finfo(self.dtype).max
             values = values.float().clamp(-largest, largest)
         return values.to(self.dtype).view(self.shape)
 
     def in_type(self, dtype: torch.dtype) -> "PackedTensor":
-        """Return the tensor of another type; numbers that it has exactly are stored in it."""
+        """Return the tensor with another type; numbers that the type holds exactly are stored in it."""
         base = None if self.base is None else _in_type(self.base, dtype)
         return replace(self, dtype=dtype, base=base, each=tuple(_in_type(part, dtype) for part in self.each))
 
@@ -130,7 +130,7 @@ def _in_type(stored: Stored, dtype: torch.dtype) -> Stored:
 
 
 def numbers_of(stored: Stored) -> Tensor:
-    """Return what is stored as one row of numbers."""
+    """Return stored numbers as a flat tensor."""
     return stored.numbers() if isinstance(stored, Quantized) else stored.reshape(-1)
 
 
@@ -263,7 +263,7 @@ def pack_as_is(tensors: Sequence[Tensor], bits: int) -> PackedTensor:
 
     Args:
         tensors: The tensor of each member; all are stored in the type of the first.
-        bits: 32 for that type, 16 for float16 where it holds what is in them.
+        bits: 32 for that type, 16 for float16 where its precision and range suffice.
     """
     first = tensors[0]
     alike = [tensor.to(first.dtype) for tensor in tensors]  # a file holds one type for all members
@@ -275,15 +275,15 @@ def pack_as_is(tensors: Sequence[Tensor], bits: int) -> PackedTensor:
 
 
 def pack_differences(tensors: Sequence[Tensor], bits: int, group: int) -> PackedTensor:
-    """Return one tensor of all members as their mean and what each adds to it, in few bits.
+    """Return one tensor of all members as their mean and a delta of few bits for each.
 
-    Numbers of which none is negative, as variances, stay so: if one would become negative, or a positive one
-    would change by more than a tenth, the tensor is kept in float16 instead.
+    A tensor without negative numbers, such as variances, is kept in float16 instead if a number would become
+    negative, or if a positive number would change by more than a tenth.
 
     Args:
         tensors: The tensor of each member.
-        bits: Of what a member adds, from 1 to 8.
-        group: How many numbers share a step.
+        bits: Width of the deltas, from 1 to 8 bits.
+        group: Number of neighbors that share a step.
     """
     first = tensors[0]
     if all(torch.equal(first, other) for other in tensors[1:]):
@@ -300,8 +300,8 @@ def pack_differences(tensors: Sequence[Tensor], bits: int, group: int) -> Packed
 
 
 def _is_spoiled(found: Tensor, expected: Tensor) -> bool:
-    """Return whether numbers that were not negative are so now, or positive ones have changed too much."""
-    # A zero, as the variance of a dead channel, has no relative change, and must not hide those of others.
+    """Return whether any number has become negative, or a positive one has changed too much."""
+    # Zeros, such as the variance of a dead channel, have no relative change, and must not hide others.
     changes = (found / expected - 1).abs()[expected > 0]
     return bool((found < 0).any() or (changes > LARGEST_CHANGE).any())
 
@@ -318,7 +318,7 @@ def fits_float16(tensor: Tensor) -> bool:
         return False
     if not tensor.numel():
         return True
-    # False for what overflows to infinity, and where all entries are so small that they vanish.
+    # False for numbers that overflow to infinity, and if all entries are so small that they vanish.
     lost = (tensor.half().to(tensor.dtype) - tensor).abs().max()
     return bool(lost <= tensor.abs().max() * 2**-11)
 
@@ -331,22 +331,22 @@ def _is_narrowed(tensor: PackedTensor) -> bool:
     return any(isinstance(part, Tensor) and part.dtype != tensor.dtype for part in tensor.each)
 
 
-LAYOUT = "layout"  # the key of the file's metadata, or the name of a tensor in a deflated file
+LAYOUT = "layout"  # key in the file's metadata, or name of a tensor in a deflated file
 
 Spec = str | list[int] | None
-"""How a part is stored: the name of its type, or its bits and group, or None for no part."""
+"""How numbers are stored: the name of their type, or their bits and group, or None without any."""
 MixSpec = list[Spec]
-"""How components are stored: the type of the mix, and then each component."""
+"""How components are stored: the type of the mix, followed by each component."""
 
 
 @dataclass(frozen=True)
 class FileContent:
-    """What is in a file.
+    """The tensors and metadata of a file of packed members.
 
     Args:
-        tensors: Numbers of one kind lie in one tensor, a row a member, in the order of the layout: a header
-            for every small tensor would take more bytes than the tensor.
-        metadata: Of the file.
+        tensors: One tensor for each kind of numbers, with a row for each member, in the order of the layout.
+            A header for every small tensor would take more bytes than the tensor.
+        metadata: The file's metadata.
         deflated: Whether each such tensor, and the layout, is a stream of fewer bytes.
     """
 
@@ -356,7 +356,7 @@ class FileContent:
 
     @classmethod
     def of(cls, members: PackedMembers, *, deflated: bool) -> "FileContent":
-        """Return the file of members."""
+        """Return the content of the file for these members."""
         layout = [
             [name, _type_name(t.dtype), list(t.shape), _spec(t.base), _spec_of_each(t)]
             for name, t in members.tensors.items()
@@ -377,18 +377,18 @@ class FileContent:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the file."""
+        """Bytes of the file."""
         return measure_parts(tensor_file(self.tensors, self.metadata))[0]
 
     def members(self, file: Path, length: int) -> PackedMembers:
         """Return the members.
 
         Args:
-            file: Its path, for errors.
-            length: How many members it must have.
+            file: Path of the file, for errors.
+            length: Number of members that the file must hold.
 
         Raises:
-            StorageError: It does not hold what its layout says, or the layout says too little.
+            StorageError: The tensors do not match the layout, or the layout is incomplete.
         """
         tensors = self.tensors
         if self.deflated:
@@ -405,7 +405,7 @@ def _compact_json(value: Any) -> str:
 def _join(
     name: str, parts: Sequence[Sequence[Stored]], split: Callable[[Stored], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Return one tensor for each kind of numbers; entry [i][j] of the parts belongs to row j."""
+    """Return one tensor for each kind of numbers; entry [i][j] of `parts` belongs to row j."""
     rows: dict[str, list[Tensor]] = {}
     for part in parts:
         found = [split(stored) for stored in part]
@@ -421,7 +421,7 @@ def _split(stored: Stored) -> dict[str, Tensor]:
 
 
 def _split_loosely(stored: Stored) -> dict[str, Tensor]:
-    """Return codes of each width apart, as they are not equally frequent, and steps."""
+    """Return steps, and codes under a name for their width, because their frequencies depend on it."""
     if isinstance(stored, Quantized):
         codes = loosen(stored.codes, stored.bits, stored.count)
         return {_codes_of(stored.bits): codes, "steps": stored.steps}
@@ -449,7 +449,7 @@ def _type_name(dtype: torch.dtype) -> str:
 
 
 class _Streams:
-    """The joined tensors of a file, taken apart in the order in which they were joined."""
+    """The joined tensors of a file, split in the order in which they were joined."""
 
     def __init__(self, file: Path, tensors: dict[str, Tensor], *, is_loose: bool):
         self._file = file
@@ -468,7 +468,7 @@ class _Streams:
                 steps = self._take(f"{name}.steps", rows, count_groups(count, group), STEP_TYPE)
                 parts = zip(codes, steps, strict=True)
                 return tuple(Quantized(c, s, bits, group, count) for c, s in parts)
-        raise StorageError(f"{self._file} must say how tensors are stored, found {spec!r}")
+        raise StorageError(f"{self._file} must give a type or bits and group for each tensor, found {spec!r}")
 
     def _take_codes(self, name: str, rows: int, bits: int, count: int) -> tuple[Tensor, ...]:
         if not self._is_loose:
@@ -478,7 +478,7 @@ class _Streams:
 
     def require_nothing_left(self) -> None:
         for name, tensor in self._tensors.items():
-            # What was never taken may have any shape.
+            # A tensor that was never split may have any shape.
             if (found := tensor.shape[1] if tensor.ndim == 2 else list(tensor.shape)) != self._taken[name]:
                 raise StorageError(
                     f"{self._file} must hold {self._taken[name]} numbers of {name}, found {found}"
@@ -497,7 +497,7 @@ class _Streams:
 
 
 def _inflate_streams(file: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Any]]:
-    """Return the streams of a deflated file, and its layout."""
+    """Return the inflated tensors of a deflated file, and its layout."""
     try:
         about = inflate_text(tensors.pop(LAYOUT, torch.zeros(0)))
     except DamagedStreamError as error:
@@ -514,7 +514,7 @@ def _inflate(file: Path, name: str, stream: Tensor, spec: Any) -> Tensor:
             try:
                 return inflate(stream, TYPES_BY_NAME[kind], (rows, columns))
             except DamagedStreamError as error:
-                raise StorageError(f"{file} must hold of {name} {error}") from None
+                raise StorageError(f"{file}: the stream {name} must hold {error}") from None
     raise StorageError(f"{file} must give the type and shape of {name}, found {spec!r}")
 
 
@@ -536,7 +536,7 @@ def _parse_members(file: Path, streams: _Streams, layout: list[Any], length: int
 
 
 def _is_shape(sizes: list[Any]) -> bool:
-    """Return whether a tensor can have such sizes; torch multiplies them, those of 0 counted as 1."""
+    """Return whether a tensor can have these sizes; torch multiplies them, counting 0 as 1."""
     return all(map(_is_count, sizes)) and prod(max(1, size) for size in sizes) <= LARGEST_INT
 
 
@@ -547,9 +547,9 @@ def _is_count(value: Any) -> bool:
 def _take_each(
     streams: _Streams, length: int, spec: Any, count: int
 ) -> tuple[tuple[Stored, ...], Tensor | None]:
-    """Return what members add, or components and their mix."""
+    """Return the members' deltas, or components and their mix."""
     match spec:
-        # Members may be fewer than components: some of the ensemble's may have been left out.
+        # An ensemble from which members were left out may have fewer members than components.
         case ["float16" as kind, *components] if components and None not in components:
             parts = tuple(streams.take("component", 1, component, count)[0] for component in components)
             rows = streams.take("mix", length, kind, len(components))

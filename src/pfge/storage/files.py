@@ -1,4 +1,4 @@
-"""Files: atomic, bounded and sealed; tensors as safetensors bytes."""
+"""Files: atomic, of bounded size and with digests; tensors as safetensors bytes."""
 
 import errno
 import hashlib
@@ -28,14 +28,14 @@ if sys.platform != "win32":
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]+\.part")
 _TEMPORARY_BEFORE = re.compile(r"\.tmp[A-Za-z0-9]{6}|member\.draft")
-"""Temporary tensor files as they were named when safetensors wrote them."""
+"""Names of temporary tensor files from when safetensors wrote them."""
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to; it takes the real name once its bytes are on disk.
+    """Yield a temporary path to write to, and rename it once its bytes are on disk.
 
-    A crash or an error leaves the old file, or none, under the real name. Leftovers of the file are removed.
+    After a crash or an error, the old file is still there. Temporary files of killed writers are removed.
     """
     for left in _temporary_files_of(path):
         _remove_if_left(left)
@@ -46,7 +46,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_file(folder: Path, name: str) -> Iterator[Path]:
-    """Give the path of a new file to write to, and to `publish`; after an error it is removed."""
+    """Yield the path of a new file to write to, and to `publish`; after an error it is removed."""
     path, descriptor = _create(folder, name)
     try:
         yield path
@@ -58,19 +58,19 @@ def temporary_file(folder: Path, name: str) -> Iterator[Path]:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Give a temporary file the name of another file in its folder, once its bytes are on disk."""
+    """Rename a temporary file to another name in its folder, once its bytes are on disk."""
     _flush(temporary)
     temporary.replace(path)
     _flush(path.parent)
 
 
 def is_leftover(name: str) -> bool:
-    """Return whether a file of that name is temporary, and so a leftover once its writer is gone."""
+    """Return whether a file of this name is temporary; it is a leftover once its writer is gone."""
     return any(form.fullmatch(name) for form in (_TEMPORARY, _TEMPORARY_BEFORE))
 
 
 def remove_leftovers(folder: Path, *, below: bool = False) -> None:
-    """Remove temporary files without a living writer from a folder, and from all below it if asked to."""
+    """Remove temporary files without a living writer from a folder, and with `below` from its subfolders."""
     for parent, folders, files in os.walk(folder):  # it does not follow links
         for name in filter(is_leftover, files):
             _remove_if_left(Path(parent, name))
@@ -79,7 +79,7 @@ def remove_leftovers(folder: Path, *, below: bool = False) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, if there is none; its name is on disk when this returns."""
+    """Make a folder and its parents unless they exist; its name is on disk when this returns."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -87,15 +87,15 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on disk, as of files that were made in it or renamed."""
+    """Wait until the names of files in a folder are on disk, after some were made or renamed."""
     _flush(path)
 
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Make a folder if there is none, and let one process at a time write to it while the others wait.
+    """Make a folder unless it exists, and let one process at a time write to it while the others wait.
 
-    A file system that cannot lock folders lets all of them write.
+    On a file system that cannot lock folders, all of them write at once.
     """
     make_folder(folder)
     if sys.platform == "win32":
@@ -115,7 +115,7 @@ def _create(folder: Path, name: str) -> tuple[Path, int]:
     while True:
         path = folder / f".{name}.{secrets.token_hex(4)}.part"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        # Another process may have taken it for a leftover before it was locked.
+        # Another process may have removed it as a leftover before it was locked.
         if _lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)
@@ -139,7 +139,7 @@ def _remove_if_left(path: Path) -> None:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Return whether the file is locked for this process from now on; None where files cannot be locked."""
+    """Lock a file for this process. Return False if another holds it, None if files cannot be locked."""
     if sys.platform == "win32":
         return None
     try:
@@ -160,23 +160,23 @@ def _flush(path: Path) -> None:
 
 
 LIMIT = 64_000_000
-"""Bytes of a text file that is read; a run's results have a few kilobytes a line."""
+"""Largest text file that is read, in bytes; results have a few kilobytes a line."""
 DATA_LIMIT = 1_000_000_000
-"""Bytes of a file of a data set that is read whole."""
+"""Largest file of a data set that is read whole, in bytes."""
 
 
 class UnreadableFileError(OSError):
-    """A file that is not opened because it is too large, or a pipe, a socket, a device or a folder."""
+    """The file is too large to be read, or it is a pipe, a socket, a device or a folder."""
 
 
 def regular_only(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a regular file and return its descriptor; `open` and `os.open` differ in this only.
+    """Open a regular file and return its descriptor, like `os.open`, but refuse everything else.
 
-    It is also an opener: `open(path, "a", opener=regular_only)`.
+    Use it as an opener: `open(path, "a", opener=regular_only)`.
 
     Raises:
         FileNotFoundError: The file is missing.
-        UnreadableFileError: It is not a regular file.
+        UnreadableFileError: The path is not a regular file.
     """
     # Without O_NONBLOCK, opening a pipe would wait for its other end.
     waits = getattr(os, "O_NONBLOCK", 0)
@@ -199,14 +199,14 @@ def regular_only(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading; the errors are those of `regular_only`."""
+    """Open a regular file for reading, with the errors of `regular_only`."""
     return open(path, "rb", opener=regular_only)
 
 
 def require_regular(path: Path) -> Path:
     """Return the path of a regular file, for a library that opens files by itself.
 
-    The errors are those of `regular_only`.
+    Errors are the same as from `regular_only`.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise _not_regular(path)
@@ -218,12 +218,12 @@ def read_bounded(path: Path, limit: int = LIMIT) -> bytes:
 
     Raises:
         FileNotFoundError: The file is missing.
-        UnreadableFileError: It is not a regular file, or it is larger than the limit.
+        UnreadableFileError: The path is not a regular file, or the file is larger than the limit.
     """
     with open_regular(path) as file:
         if (size := os.fstat(file.fileno()).st_size) > limit:
             raise UnreadableFileError(
-                f"{path} must have at most {limit:,} bytes, but has {size:,}; it may be another file"
+                f"{path} must have at most {limit:,} bytes, but has {size:,}; check that it is the right file"
             )
         data = file.read(limit + 1)
     if len(data) > limit:  # it grows while it is read
@@ -238,23 +238,23 @@ def _not_regular(path: str | os.PathLike[str]) -> UnreadableFileError:
 
 
 LARGEST_INT = 2**63 - 1
-"""Size of a whole number in JSON and in configs."""
+"""Largest whole number in JSON and in configs."""
 MANIFEST_BYTES = 16_000_000
-"""Bytes of a manifest."""
+"""Largest manifest, in bytes."""
 MOST_MEMBERS = 10_000
-"""Members of an ensemble that a manifest lists, and periods of a config."""
+"""Most members in a manifest, and most periods in a config."""
 MOST_SEEDS = 1000
-"""Seeds of a config."""
+"""Most seeds in a config."""
 LARGEST_SIZE = 1 << 24
-"""Size in a manifest's usage."""
+"""Largest size in an input specification."""
 LARGEST_INPUT = 1 << 22
-"""Numbers of one input in a manifest's usage: activations may take a hundred times as many."""
+"""Most numbers in one input of an input specification; activations may take a hundred times as many."""
 MOST_DIMENSIONS = 8
-"""Dimensions of one input."""
+"""Most dimensions of one input."""
 LARGEST_RESIZE = 4
-"""How many times its crop a picture may be resized to."""
+"""Largest ratio of the size to which an image is resized to the size of its crop."""
 LONGEST_FILE_NAME = 200
-"""Bytes of a name that files and folders get: file systems take 255, and suffixes are added."""
+"""Longest name that files and folders get, in bytes; file systems allow 255, and suffixes are added."""
 
 
 def is_file_name(name: str) -> bool:
@@ -264,7 +264,7 @@ def is_file_name(name: str) -> bool:
     [True, False, False, False, False, False]
     """
     is_one = PureWindowsPath(name).name == PurePosixPath(name).name == name
-    # What cannot be encoded, half a surrogate pair, is not printable.
+    # Half of a surrogate pair cannot be encoded; it is not printable either.
     is_plain = name.isprintable() and not name.startswith(".")
     return bool(name) and is_one and is_plain and len(name.encode()) <= LONGEST_FILE_NAME
 
@@ -273,8 +273,8 @@ def parse_json(text: bytes | str) -> Any:
     """Return the value of a JSON text, whose whole numbers must have at most 64 bits.
 
     Raises:
-        ValueError: It is not JSON, or has a larger number.
-        RecursionError: Its values are nested too deep.
+        ValueError: The text is not JSON, or has a larger number.
+        RecursionError: The values are nested too deep.
 
     >>> parse_json('{"seed": 1}')
     {'seed': 1}
@@ -295,7 +295,7 @@ def _parse_int(digits: str) -> int:
     return value
 
 
-# In the order of a file: those of wide numbers first, so that all numbers lie at multiples of their size.
+# In the order of a file: wide numbers come first, so all numbers lie at multiples of their size.
 _TYPES = {
     torch.uint64: "U64",
     torch.int64: "I64",
@@ -317,19 +317,19 @@ _TYPES = {
     torch.bool: "BOOL",
 }
 TYPES_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _TYPES}
-"""The types of numbers that a file can hold, by their names in torch."""
+"""Types of numbers that a file can hold, by their names in torch."""
 METADATA = "__metadata__"
-"""The key of a file's header that is not a tensor's."""
+"""Key in a file's header that does not belong to a tensor."""
 _PLACES = {dtype: place for place, dtype in enumerate(_TYPES)}
 
 
 def tensor_file(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> Iterator[bytes | memoryview]:
-    """Yield a safetensors file in parts.
+    """Yield the bytes of a safetensors file in chunks.
 
     Raises:
-        ValueError: The format does not have such a tensor.
+        ValueError: The format cannot hold one of the tensors.
     """
     if METADATA in tensors:
         raise InvalidValueError(
@@ -360,9 +360,11 @@ def tensor_file(
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
-    """Return a tensor's numbers in order, the low byte first; what lies so in main memory is not copied."""
+    """Return a tensor's numbers in order, low byte first; a contiguous tensor on the CPU is not copied."""
     dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    raw = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # a lone number may have any stride
+    raw = dense.as_strided((dense.numel(),), (1,)).view(
+        torch.uint8
+    )  # a tensor of one number may have any stride
     if sys.byteorder == "big":
         width = tensor.element_size() // (2 if tensor.is_complex() else 1)
         raw = raw.reshape(-1, width).flip(1).reshape(-1)
@@ -457,9 +459,9 @@ def _digest_of_text(text: str) -> str:
 
 
 class StorageError(InvalidValueError):
-    """A file or folder that is missing, damaged or of another kind; the message names it.
+    """A file or folder is missing, damaged or of another kind; the message names it.
 
-    It is a `ValueError`. Reading a file never executes anything in it.
+    Reading a file never executes anything in it.
 
     Example:
         >>> import pfge
@@ -491,7 +493,7 @@ def read_json_object(path: Path, limit: int = LIMIT) -> dict[str, Any]:
     """Read a JSON file that must hold an object, and check its content if it states a SHA-256.
 
     Raises:
-        StorageError: The file is missing, damaged or another one.
+        StorageError: The file is missing, damaged, or not a JSON object.
     """
     try:
         value = parse_json(read_bounded(path, limit).decode())
@@ -500,7 +502,9 @@ def read_json_object(path: Path, limit: int = LIMIT) -> dict[str, Any]:
     except UnreadableFileError as error:
         raise StorageError(str(error)) from None
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{path} must be JSON, but {error}; it may be truncated or another file") from None
+        raise StorageError(
+            f"{path} must be JSON, but {error}; it may be truncated or the wrong file"
+        ) from None
     if not isinstance(value, dict):
         raise StorageError(f"{path} must hold a JSON object, found {type(value).__name__}")
     try:
@@ -512,13 +516,13 @@ def read_json_object(path: Path, limit: int = LIMIT) -> dict[str, Any]:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors as one safetensors file, atomically and without copying those on the CPU."""
+    """Write tensors as one safetensors file, atomically and without copying tensors on the CPU."""
     with atomic_path(path) as temporary:
         write_parts(temporary, tensor_file(tensors, metadata))
 
 
 def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> tuple[int, str]:
-    """Write a file in parts, and return the size and the SHA-256 of what was written."""
+    """Write a file in chunks, and return its size and SHA-256."""
     with path.open("wb", buffering=1 << 20) as file:
         return measure_parts(parts, file.write)
 
@@ -526,7 +530,7 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> tuple[int, s
 def measure_parts(
     parts: Iterable[bytes | memoryview], write: Callable[[bytes | memoryview], object] | None = None
 ) -> tuple[int, str]:
-    """Return the size and the SHA-256 of a file in parts, each of which is also written if asked to."""
+    """Return the size and SHA-256 of a file's chunks, and pass each to `write` if given."""
     size, digest = 0, hashlib.sha256()
     for part in parts:
         if write is not None:
@@ -584,7 +588,7 @@ def require_digest(
         sha256: SHA-256 of the file.
         source: Where the digest is stated, for an error about a missing file.
         size: Size of the file; None if it is not stated.
-        remedy: What the user can do about other bytes.
+        remedy: Advice to the user whose file has other bytes.
 
     Raises:
         StorageError: The file is missing, or has other bytes.

@@ -1,4 +1,4 @@
-"""What an ensemble is apart from its members: one record, which a manifest holds."""
+"""The attributes of an ensemble: one record, which its manifest holds."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -131,7 +131,7 @@ class UnknownTask:
 
     Args:
         entry: The task's entry in the manifest, kept as it is.
-        reason: Why there is no task for it, and what to do.
+        reason: Why it cannot be constructed, and the remedy.
     """
 
     entry: Any
@@ -248,7 +248,7 @@ def _string(key: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleRecord:
-    """What an ensemble is, apart from its members and the function that builds the module.
+    """All attributes of an ensemble apart from its members and the function that builds the module.
 
     A new attribute of ensembles is one more field here, with its encoder and decoder: copies, folders, packed
     files and adapters then keep it.
@@ -259,7 +259,7 @@ class EnsembleRecord:
         iterations: Iteration of each member, None where it has no single one. Where a manifest has them
             depends on its format, so each format reads and writes them itself.
         temperatures: Calibration of the members and of their mean.
-        task: What the module's outputs mean.
+        task: Meaning of the module's outputs.
         input_spec: How to use the ensemble without its training data.
         views: Views of each image in which every member predicts it; None for the image alone.
     """
