@@ -44,8 +44,8 @@ class Cascade:
 
     The first member answers every example. With the probabilities q_1, ..., q_k of the members so far and
     their mean p_k, an example stops after k members where max(p_k) >= threshold, and p_k is its prediction.
-    Probabilities are taken at the ensemble's temperatures, so that a cascade which evaluates all members is
-    the ensemble.
+    Probabilities are those at the ensemble's temperatures, so a cascade that evaluates all members is the
+    ensemble.
 
     Args:
         order: The numbers of the members, in the order in which they answer.

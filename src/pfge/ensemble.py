@@ -353,7 +353,7 @@ class Ensemble:
         return moved
 
     def in_views(self, views: Views | None) -> "Ensemble":
-        """Return the ensemble as it predicts with other views of each picture, or with none.
+        """Return the ensemble with other views of each image, or without views for None.
 
         Temperatures are left out, as they were fitted to what it predicted before: fit them again.
         """
@@ -495,8 +495,8 @@ class Ensemble:
     ) -> ExampleScores:
         """Return the scores of the pooled prediction for each example; `task.summarize` gives the metrics.
 
-        Batches are read once, and predictions are dropped as soon as they are scored, so that the memory
-        does not grow with the data set beyond the scores.
+        Batches are read once, and predictions are dropped as soon as they are scored. So memory grows with
+        the data set by the scores alone.
 
         Args:
             batches: Pairs of inputs and a tensor of targets, or dicts with `labels`.
@@ -593,8 +593,8 @@ class Ensemble:
     ) -> Iterator[tuple[list[Any], Iterator[list[Tensor]]]]:
         """Yield a few batches at a time, and for these each member's predictions, a tensor for each batch.
 
-        All members are loaded for each chunk in turn, so that batches are read only once. Batches of texts
-        may differ in length. The members of a chunk must be read before the next chunk.
+        All members are loaded for each chunk in turn, so batches are read only once. Batches of texts may
+        differ in length. The members of a chunk must be read before the next chunk.
 
         Args:
             batches: Inputs, or inputs and targets; an iterator will do.
@@ -606,7 +606,7 @@ class Ensemble:
         return predict_in_chunks(load, self._numbers(), batches, chunk_bytes)
 
     def new_module(self) -> nn.Module:
-        """Return a module of the members' architecture that nothing else uses, with weights of its own.
+        """Return a new module of the members' architecture, which shares nothing with other modules.
 
         It is on the ensemble's device, in evaluation mode, and does not require gradients.
 

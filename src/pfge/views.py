@@ -41,8 +41,8 @@ class View:
     Example:
         >>> import torch
         >>> from pfge.views import View
-        >>> picture = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
-        >>> View(down=1, mirrored=True).of(picture)
+        >>> image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
+        >>> View(down=1, mirrored=True).of(image)
         tensor([[[[0., 0.],
                   [2., 1.]]]])
     """
@@ -57,18 +57,18 @@ class View:
                 f"a view must be two integers and a bool, got {self}; pass for example View(down=2, right=-1)"
             )
 
-    def of(self, pictures: Tensor, border: Sequence[float] = (0.0,)) -> Tensor:
+    def of(self, images: Tensor, border: Sequence[float] = (0.0,)) -> Tensor:
         """Return this view of images [N, C, H, W].
 
         Args:
-            pictures: Normalized images, as the model gets them.
+            images: Normalized images, as the model gets them.
             border: The value that fills the edges, for each channel, or one value for all.
         """
-        if not isinstance(pictures, Tensor) or pictures.ndim != 4 or not pictures.is_floating_point():
+        if not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point():
             raise InvalidValueError(
-                f"views need images [N, C, H, W], got {_describe(pictures)}; use the ensemble without views"
+                f"views need images [N, C, H, W], got {_describe(images)}; use the ensemble without views"
             )
-        _, channels, height, width = pictures.shape
+        _, channels, height, width = images.shape
         if len(border) not in (1, channels):
             raise InvalidValueError(
                 f"border must have one value, or one for each of {channels} channels, got {border}"
@@ -80,10 +80,10 @@ class View:
         reach = max(abs(self.down), abs(self.right))
         if reach:
             top, left = reach - self.down, reach - self.right
-            parts = pictures.chunk(len(border), dim=1)
+            parts = images.chunk(len(border), dim=1)
             padded = [pad(part, (reach,) * 4, value=color) for part, color in zip(parts, border, strict=True)]
-            pictures = torch.cat(padded, dim=1)[:, :, top : top + height, left : left + width]
-        return pictures.flip(3) if self.mirrored else pictures
+            images = torch.cat(padded, dim=1)[:, :, top : top + height, left : left + width]
+        return images.flip(3) if self.mirrored else images
 
     def of_batch(self, batch: Any, border: Sequence[float] = (0.0,)) -> Any:
         """Return this view of a batch, whose first entry, or all of it, is images."""

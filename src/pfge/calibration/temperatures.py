@@ -469,7 +469,7 @@ def fit_noise_variance(predictions: Tensor, targets: Tensor) -> float:
         return _positive_or_1(error, "the variance of the noise")
     if error < SMALL_ERROR:
         warnings.warn(
-            f"the mean squared error is {error:.1g}, so that how much members differ is lost in the variance "
+            f"the mean squared error is {error:.1g}, so differences of members are lost in the variance "
             "of 1 that they are predicted with; scale the targets to a standard deviation of about 1",
             stacklevel=2,
         )
@@ -493,8 +493,7 @@ def _positive_or_1(value: float, what: str) -> float:
     if value > 0:
         return value
     warnings.warn(
-        f"{what} stays 1, as its fit did not converge: every mean is its target, so that smaller is always "
-        "better",
+        f"{what} stays 1, as its fit did not converge: every mean is its target, so smaller is always better",
         stacklevel=3,
     )
     return 1.0

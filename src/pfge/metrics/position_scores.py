@@ -1,7 +1,7 @@
 """Scores of a class for each position of an example: the pixels of a mask, the tokens of a text.
 
-They are sums over the positions of each example, not numbers for each position, so that they stay small
-where predictions are large.
+They are sums over the positions of each example, not values for each position, and stay small where
+predictions are large.
 """
 
 import math

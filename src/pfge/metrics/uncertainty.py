@@ -167,8 +167,8 @@ def kl_divergence(expected: Tensor, probabilities: Tensor) -> float:
         KL(p || q) = sum over classes c of p[c] * log(p[c] / q[c])
 
     Args:
-        expected: p, [N, C], as of an original.
-        probabilities: q, [N, C], as of an approximation to it.
+        expected: The expected probabilities p, [N, C], for example of an original.
+        probabilities: The probabilities q, [N, C], for example of an approximation to the original.
 
     References:
         Kullback, Leibler, "On Information and Sufficiency", The Annals of Mathematical Statistics, 1951.

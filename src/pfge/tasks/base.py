@@ -32,7 +32,7 @@ class Metric:
         aim: The best value if `better` is "closer".
         of: The class of scores that the metric can be computed from.
         is_main: Whether it has a column in the main table of a comparison.
-        uses_confidence: Whether it depends on how sure predictions are, so that a temperature changes it.
+        uses_confidence: Whether the metric depends on confidence, and so on the temperature.
 
     Example:
         >>> import torch
@@ -152,7 +152,7 @@ class MixturePool:
         mean = sum over k of w_k m_k
         variance = sum over k of w_k v_k + sum over k of w_k (m_k - mean)^2
 
-    The weights are divided by their sum, so that they are w_k = 1 / K if each of K members has the same.
+    The weights are divided by their sum: w_k = 1 / K if all K members have the same weight.
 
     The sum of squares is updated with each member (Welford), in float64, or in float32 on devices without
     that: a difference of large squares would lose the variance of members that nearly agree.
@@ -344,7 +344,7 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
-        """Return what training minimizes, a scalar.
+        """Return the scalar that training minimizes.
 
         Args:
             outputs: The model's outputs for a batch.

@@ -175,8 +175,8 @@ class Evaluator:
         last: How many of the last members are also pooled by themselves.
         fitted: Temperatures for calibrated scores.
         fit: Whether to fit temperatures, which needs the whole data set at once.
-        whole: Whether the first examples are all there are. Members' scores are then not kept, and there is
-            no mean over batches.
+        whole: Whether the first examples are the whole data set. Members' scores are then dropped at once,
+            and no means over batches are taken.
     """
 
     def __init__(
@@ -313,7 +313,7 @@ class _Collected:
 
 
 def _counted(scores: ExampleScores, predictions: Tensor) -> float:
-    """Return what the mean over a batch weighs among other batches: its positions that are not ignored."""
+    """Return the weight of a batch's mean among other batches: its positions that are not ignored."""
     return scores.positions.sum().item() if isinstance(scores, PositionScores) else predictions.numel()
 
 
@@ -358,7 +358,7 @@ def evaluate_in_chunks(
     fitted: Fitted | None = None,
     on_examples: Callable[[int], None] | None = None,
 ) -> Evaluation:
-    """Return what `evaluate` returns, in memory that does not grow with the data beyond the scores.
+    """Do what `evaluate` does, batch by batch, in memory that grows with the data by the scores alone.
 
     Args:
         ensemble: The ensemble.

@@ -142,7 +142,7 @@ def _rows(session: Session, seed: int) -> set[str]:
 def _evaluate(
     session: Session, seed: int, method: str, ensemble: Ensemble, last: int | None
 ) -> dict[str, Evaluation]:
-    """Return what was found on each part of the data; temperatures are validation's on the others too."""
+    """Return the results on each part of the data, all at the temperatures of validation data."""
     parts = session.splits.for_evaluation()
     found: dict[str, Evaluation] = {}
     for part in sorted(parts, key=lambda part: part != "validation"):
