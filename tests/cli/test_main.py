@@ -222,7 +222,7 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
         ),
         ("ensemble.high", "an override is written key=value, got 'ensemble.high'"),
         ("model.name=resnet21", "the depth must be 6n+2, got 21 in 'resnet21'; nearest: resnet20"),
-        ("model.name=small_cnv", "there is no model 'small_cnv'; did you mean 'small_conv'?"),
+        ("model.name=small_cnv", "unknown model 'small_cnv'; did you mean 'small_conv'?"),
         ("model.name=nowhere:net", "model 'nowhere:net' cannot be imported: No module named 'nowhere'"),
         ("model.options.depth=3", "model 'small_conv' cannot be built: got an unexpected keyword argument"),
         ("data.name=digit", "unknown data set 'digit'; did you mean 'digits'?"),
@@ -247,7 +247,8 @@ def test_a_setting_that_cannot_be_is_one_line(
 def test_a_home_folder_of_nobody_is_named(capsys: Captured, setting: str) -> None:
     value = "folder:~nosuchuser/x" if setting == "data.name" else "~nosuchuser/x"
     assert refused(capsys, compare("--out", "out", settings=(f"{setting}={value}",))) == (
-        f"{setting} begins with ~, whose home folder is not known, got '~nosuchuser/x'; write the whole path"
+        f"{setting} begins with ~, but that home folder is not known, got '~nosuchuser/x'; "
+        "write the whole path"
     )
 
 
@@ -263,7 +264,7 @@ def test_a_user_without_a_home_folder_needs_one_only_for_data_that_is_kept_there
     for name in ("HOME", "PFGE_DATA"):
         monkeypatch.delenv(name, raising=False)
     assert refused(capsys, compare("--out", "out", settings=("data.name=mnist",))) == (
-        "data is kept in the home folder, which is not known because HOME is not set; set HOME, PFGE_DATA or "
+        "data lies in the home folder, which is unknown because HOME is not set; set HOME, PFGE_DATA or "
         "data.root to a folder"
     )
     assert main(compare("--out", "digits", settings=("ensemble.methods=[]",))) == 0
@@ -271,7 +272,7 @@ def test_a_user_without_a_home_folder_needs_one_only_for_data_that_is_kept_there
 
 def test_a_missing_config_is_named(capsys: Captured) -> None:
     message = refused(capsys, ["compare", "none.toml"])
-    assert message == "there is no config file none.toml; give the path of a .toml file"
+    assert message == "config file none.toml does not exist; give the path of a .toml file"
 
 
 def test_a_folder_as_a_config_is_named(capsys: Captured, tmp_path: Path) -> None:

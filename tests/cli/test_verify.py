@@ -29,10 +29,10 @@ def test_damage_ends_with_1_and_names_the_file(saved: Path, capsys: pytest.Captu
     damaged, other, counts = capsys.readouterr().out.splitlines()
     assert damaged.startswith(f"{file}: damaged: ")
     assert damaged.endswith("it is truncated")
-    assert other == f"{saved}/\\x1b[2Jnotes: not covered: no SHA-256 of it is kept"
+    assert other == f"{saved}/\\x1b[2Jnotes: not covered: pfge does not record a SHA-256 of this file"
     assert counts == "3 whole, 1 damaged, 1 not covered"
 
 
 def test_a_missing_path_ends_with_2(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(saved / "missing")]) == 2
-    assert capsys.readouterr().err.startswith("pfge: error: there is no ")
+    assert capsys.readouterr().err.endswith("missing does not exist; check the path\n")

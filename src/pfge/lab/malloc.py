@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 
-# The numbers of glibc's malloc.h.
+# Constants of glibc's malloc.h.
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _NEVER = 2**31 - 1
@@ -13,10 +13,10 @@ _NEVER = 2**31 - 1
 def keep_freed_memory() -> bool:
     """Have glibc's malloc keep freed memory, and return whether it does.
 
-    Without this, each activation of a step on the CPU is a new mapping, whose pages the system clears one by
-    one: up to a third of a step of a small network (`benchmarks.throughput`, with and without MALLOC_OFF=1).
-    It holds for the whole process, so a command may do it and a library may not. Other C libraries, and
-    whatever the environment sets, are left as they are.
+    Without this, each activation of a step on the CPU is a new mapping, and the system clears its pages one
+    by one. That takes up to a third of a step of a small network (`benchmarks.throughput`, with and without
+    MALLOC_OFF=1). The setting applies to the whole process, so commands may use it and a library may not.
+    Other C libraries, and settings of the environment, are left as they are.
     """
     if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
         return False

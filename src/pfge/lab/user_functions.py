@@ -1,4 +1,4 @@
-"""Functions of a user's own, named in a config as package.module:function."""
+"""Functions of the user, named in a config as package.module:function."""
 
 import functools
 import pkgutil
@@ -15,11 +15,11 @@ def import_function(name: str, what: str) -> Callable[..., Any]:
     """Return a function that the user named; its module may lie in the current folder.
 
     Args:
-        name: As `package.module:function`.
-        what: What it is for, such as "model", for the error.
+        name: The function, written `package.module:function`.
+        what: Purpose of the function for errors, such as "model".
 
     Raises:
-        ValueError: It cannot be imported, or is not a function; memory errors are left as they are.
+        ValueError: The function cannot be imported or is not callable; memory errors pass through.
     """
     try:
         with _current_folder_importable():
@@ -37,7 +37,7 @@ def import_function(name: str, what: str) -> Callable[..., Any]:
         ) from error
     if not callable(function):
         raise InvalidValueError(
-            f"{what} {name!r} must be a function, got {type(function).__name__}; name another of its module"
+            f"{what} {name!r} must be a function, got {type(function).__name__}; name another"
         )
 
     # By default, `updated` would copy the attributes of a class.
@@ -50,16 +50,16 @@ def import_function(name: str, what: str) -> Callable[..., Any]:
 
 
 def in_one_line(error: Exception) -> str:
-    """Return the type of an error of the user's code, and the first line of what it says."""
+    """Return the type of an error of the user's code, and the first line of its message."""
     reason = next(iter(str(error).splitlines()), "")
     return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error is a lack of memory, and no mistake in any code."""
-    # torch has a type of its own for devices only; on the CPU its allocator says so in words.
+    """Return whether an error is a lack of memory rather than a mistake in code."""
+    # torch has an error class for devices only; the CPU allocator raises a RuntimeError.
     words = ("not enough memory", "out of memory", "allocate memory")
-    return isinstance(error, MemoryError) or any(said in str(error) for said in words)
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 @contextmanager

@@ -211,7 +211,7 @@ def test_one_point_is_enough_for_the_other_methods() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no config file .*none\.toml; give the path of a \.toml"):
+    with pytest.raises(ConfigError, match=r"config file .*none\.toml does not exist; give the path"):
         load_experiment(tmp_path / "none.toml")
 
 

@@ -50,7 +50,7 @@ def test_a_digest_is_of_values_types_shapes_and_order() -> None:
         ),
         (
             Fingerprint("images", 10, "t", "d"),
-            "the same number of images, which are others or in another order",
+            "the same number of images, but different ones or in another order",
         ),
     ],
 )
@@ -76,7 +76,8 @@ def test_pictures_are_told_apart_by_names_and_sizes_of_files(tmp_path: Path, str
     assert before == fingerprint()
     write_pictures(tmp_path / "a", 1, width=30)
     assert (
-        before.difference(fingerprint()) == "the same number of images, which are others or in another order"
+        before.difference(fingerprint())
+        == "the same number of images, but different ones or in another order"
     )
     write_pictures(tmp_path / "a", 5)
     assert before == fingerprint()

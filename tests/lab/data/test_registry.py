@@ -60,7 +60,7 @@ def test_a_function_that_returns_something_else_is_refused(own_module: ModuleTyp
 
 def test_a_function_that_needs_an_argument_is_refused(own_module: ModuleType):
     own_module.load = lambda path: path
-    message = r"must be a function that needs no argument, but missing .* 'path'; give arguments defaults"
+    message = r"must be a function without required arguments, but missing .* 'path'; give arguments defaults"
     with pytest.raises(DataError, match=message):
         load_data("own_data:load")
 

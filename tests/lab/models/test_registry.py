@@ -86,12 +86,12 @@ def test_what_is_available_reads_as_patterns() -> None:
     ],
 )
 def test_an_unknown_name_is_answered_with_the_likeliest(name: str, meant: str) -> None:
-    with pytest.raises(ValueError, match=f"there is no model '{name}'; did you mean '{meant}'?"):
+    with pytest.raises(ValueError, match=f"unknown model '{name}'; did you mean '{meant}'?"):
         build_model(name, classes=10)
 
 
 def test_an_unknown_name_is_answered_with_what_is_allowed() -> None:
-    with pytest.raises(ValueError, match=r"there is no model 'q'; choose from: vgg16, .*package.module:fun"):
+    with pytest.raises(ValueError, match=r"unknown model 'q'; choose from: vgg16, .*package.module:fun"):
         build_model("q", classes=10)
 
 

@@ -23,7 +23,7 @@ from tests.reports.made_run import result
 ROWS = [ComparisonRow.from_json(result("PFGE", seed)) for seed in (1, 2, 3)]
 LACKS_ONE = (
     "{path} lacks a line that it had by results.lines.json; restore the file, or remove results.lines.json "
-    "and run the same command, which does again what is missing"
+    "and run the same command, which repeats the missing work"
 )
 
 
@@ -120,7 +120,7 @@ def test_a_damaged_record_is_named(path: Path) -> None:
     assert problem.startswith(f"{record} is not as it was written")
     write_json(record, {"lines": [1]})
     (problem,) = read_rows(path, ComparisonRow).left_out
-    assert problem == f"{record} must have a list of texts as `lines`; remove it"
+    assert problem == f"{record} must have a list of strings as lines; remove it"
 
 
 def test_a_run_whose_results_were_removed_forgets_their_record(path: Path, tmp_path: Path) -> None:

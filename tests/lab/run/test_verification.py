@@ -77,10 +77,10 @@ def test_what_older_versions_wrote_is_not_covered(folder: Path) -> None:
     (folder / "report.html").write_text("<html>")
     reasons = {file.path.name: file.reason for file in verify(folder) if file.state == "not covered"}
     assert reasons == {
-        "w0.safetensors": "there is no w0.safetensors.sha256 beside it",
-        "config.toml": "it states no SHA-256, as files of older versions of pfge",
-        "results.jsonl": "it states no SHA-256, as files of older versions of pfge: line 1",
-        "report.html": "no SHA-256 of it is kept",
+        "w0.safetensors": "w0.safetensors.sha256 is missing",
+        "config.toml": "the file does not state a SHA-256, like files of older versions of pfge",
+        "results.jsonl": "the file does not state a SHA-256, like files of older versions of pfge: line 1",
+        "report.html": "pfge does not record a SHA-256 of this file",
     }
     assert not states(verify(folder))["damaged"]
 
@@ -88,7 +88,7 @@ def test_what_older_versions_wrote_is_not_covered(folder: Path) -> None:
 def test_lines_without_a_record_are_not_covered(folder: Path) -> None:
     (folder / "results.lines.json").unlink()
     (found,) = [file for file in verify(folder) if file.state != "whole"]
-    reason = "there is no results.lines.json, so lines that are missing are not noticed"
+    reason = "results.lines.json is missing, so missing lines are not noticed"
     assert found == CheckedFile(folder / "results.jsonl", "not covered", reason)
 
 
@@ -117,5 +117,5 @@ def test_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_nothing_to_verify_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"there is no .*missing to verify"):
+    with pytest.raises(StorageError, match=r"missing does not exist"):
         verify(tmp_path / "missing")

@@ -30,13 +30,13 @@ def expand_user(path: str, setting: str) -> Path:
         setting: The setting that it comes from, for the error.
 
     Raises:
-        ConfigError: There is no such user, or this user's home folder is not known.
+        ConfigError: The user does not exist, or the home folder is not known.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError:
         raise ConfigError(
-            f"{setting} begins with ~, whose home folder is not known, got {path!r}; write the whole path"
+            f"{setting} begins with ~, but that home folder is not known, got {path!r}; write the whole path"
         ) from None
 
 
@@ -83,7 +83,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What the model's outputs and the targets mean."""
+    """Meaning of the model's outputs and of the targets."""
 
     name: str = ""  # classification, multilabel or regression; "" is the data set's own
     options: dict[str, Any] = field(default_factory=dict)  # such as dim and ignore_index, or noise
@@ -92,7 +92,7 @@ class TaskSettings:
         """Return the task; None where the data set decides it.
 
         Raises:
-            ConfigError: There is no such task, or it does not take the options.
+            ConfigError: The task is unknown or does not take the options.
         """
         if not self.name:
             if self.options:
@@ -115,7 +115,7 @@ class TaskSettings:
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """Where w0 comes from: a file, or a model as it is built, trained by the paper's recipe of SGD."""
+    """Source of w0: a file, or a new model that is trained by the paper's SGD recipe."""
 
     # A checkpoint of your own, not trained further unless its head does not fit; "" builds a model.
     weights: str = ""
@@ -191,7 +191,7 @@ class ConnectSettings:
 
 @dataclass(frozen=True)
 class MarginSettings:
-    """Differences between methods that do not matter: within them, reports say that methods are equal."""
+    """Differences that do not matter: reports call methods equal whose difference lies within the margin."""
 
     points: Positive = 0.2  # percentage points, of accuracy and other shares
     nll: Positive = 0.01
@@ -200,7 +200,7 @@ class MarginSettings:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """The hardware and how it is used."""
+    """Hardware, launcher and loggers."""
 
     accelerator: str = "auto"
     devices: int | str = 1
@@ -223,7 +223,7 @@ class EngineSettings:
         """Where the parts of the experiment run.
 
         Raises:
-            ConfigError: There is no such launcher.
+            ConfigError: The launcher is unknown.
         """
         if (found := parse_launcher(self.launcher)) is None:
             raise ConfigError(f"engine.launcher must be one of {LAUNCHER_USAGE}, got {self.launcher!r}")

@@ -27,9 +27,9 @@ WITHOUT_EFFECT = (
     "engine.memory",
     "engine.slurm",
 )
-"""Settings that a run may be continued with when they have changed, beside those in [connect] and [margins].
+"""Settings that may change when a run is continued, beside all of [connect] and [margins].
 
-What is computed by the former keeps them itself; the latter only words reports.
+Curves are stored with their settings, and margins only change the words of reports.
 """
 
 
@@ -45,7 +45,7 @@ def load_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experim
             text = read_bounded(path, LONGEST).decode()
             table = tomllib.loads(text)
         except FileNotFoundError:
-            raise ConfigError(f"there is no config file {path}; give the path of a .toml file") from None
+            raise ConfigError(f"config file {path} does not exist; give the path of a .toml file") from None
         except UnreadableFileError as error:
             raise ConfigError(str(error)) from None
         except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits

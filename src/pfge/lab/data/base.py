@@ -15,13 +15,13 @@ from pfge.errors import InvalidValueError
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """A part of the data in a few words.
+    """Digest of one split of the data.
 
     Attributes:
-        unit: What it has, such as "images".
-        count: How many.
-        targets: A digest of their targets and of the classes, in order; "" if that is not known.
-        content: A digest of what they are, in order; "" if that is not known.
+        unit: Kind of the items, such as "images".
+        count: Number of items.
+        targets: Digest of the targets and of the classes, in order; "" if unknown.
+        content: Digest of the items, in order; "" if unknown.
     """
 
     unit: str
@@ -30,7 +30,7 @@ class Fingerprint:
     content: str = ""
 
     def difference(self, now: "Fingerprint") -> str | None:
-        """Return how a part that had this fingerprint differs now; None if it does not."""
+        """Return how the data has changed since it had this fingerprint; None if it has not."""
         if self.unit != now.unit:
             return f"{self.count:,} {self.unit} then, {now.count:,} {now.unit} now"
         if self.count != now.count:
@@ -38,12 +38,12 @@ class Fingerprint:
         if self.targets != now.targets and self.targets and now.targets:
             return f"the same number of {self.unit}, with other targets or in another order"
         if self.content != now.content and self.content and now.content:
-            return f"the same number of {self.unit}, which are others or in another order"
+            return f"the same number of {self.unit}, but different ones or in another order"
         return None
 
 
 def digest(*values: Any) -> str:
-    """Return a digest of tensors, arrays, numbers and texts, in tuples, lists and dicts of any depth."""
+    """Return a digest of tensors, arrays, numbers and strings, in tuples, lists and dicts of any depth."""
     hashed = blake2b(digest_size=16)
     for part in _bytes_of(values):
         hashed.update(part)
@@ -72,7 +72,7 @@ def _bytes_of(value: Any) -> Iterable[Any]:
         case str() | int() | float() | None:
             yield f"{value!r};".encode()
         case _:
-            yield type(value).__name__.encode()  # the text of an object may have its address
+            yield type(value).__name__.encode()  # repr() of an object may have its address
 
 
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:

@@ -18,11 +18,11 @@ Batch: TypeAlias = tuple[Any, Tensor]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What a training image may look like.
+    """Random changes of training images.
 
     Attributes:
         crop_padding: Black pixels added on every side before a crop of the original size is cut out;
-            0 leaves the position alone.
+            0 does not shift images.
         flip: Whether an image is mirrored left to right with probability one half.
     """
 

@@ -70,11 +70,11 @@ class ItemBatches(LoadedBatches):
 
     Attributes:
         items: The Dataset.
-        length: How many items it had when it was opened.
+        length: Number of items when the Dataset was opened.
         collate: Makes batches; torch's own function if None.
-        classes: How many there are; 0 if the targets are not classes.
+        classes: Number of classes; 0 if the targets are not classes.
         seed: Decides what items draw from the global random numbers.
-        name: What the data is called in errors, such as "training data".
+        name: Name of the data in errors, such as "training data".
     """
 
     items: Items
@@ -222,12 +222,12 @@ class DatasetPart:
 
     Attributes:
         items: The Dataset.
-        name: What this part is called in errors, such as "training data".
-        class_names: What each class number stands for; empty if the targets are not classes.
+        name: Name of the data in errors, such as "training data".
+        class_names: Name of each class; empty if the targets are not classes.
         collate: Makes batches; torch's own function if None.
         workers: Processes that read the targets.
-        indices: Which items, in their order.
-        length: How many items the Dataset had when it was opened.
+        indices: Indices of the items, in order.
+        length: Number of items of the Dataset when it was opened.
     """
 
     items: Items
@@ -245,7 +245,7 @@ class DatasetPart:
         """Return all items of a Dataset.
 
         Raises:
-            DataError: It is not a map-style Dataset.
+            DataError: `items` is not a map-style Dataset.
         """
         if not hasattr(items, "__getitem__") or not hasattr(items, "__len__"):
             raise DataError(
@@ -260,7 +260,7 @@ class DatasetPart:
 
     @cached_property
     def labels(self) -> Tensor:
-        """The target of each item, which are read once for this."""
+        """The target of each item; the first use reads all items."""
         batches = self.evaluation_batches(None, _READ_AT_ONCE, LoaderOptions(self.workers))
         found = [targets for _, targets in batches]
         if len({targets.shape[1:] for targets in found}) > 1:
@@ -273,7 +273,7 @@ class DatasetPart:
 
     @cached_property
     def channels(self) -> int | None:
-        """The size of the second dimension of inputs that are one tensor of floating point, if they are."""
+        """Size of the second dimension of the inputs; None unless they are one floating-point tensor."""
         inputs, _ = self._first()
         is_tensor = isinstance(inputs, Tensor) and inputs.is_floating_point() and inputs.ndim > 1
         return inputs.shape[1] if is_tensor else None
@@ -335,16 +335,16 @@ class DatasetSplits:
     Inputs are a tensor, a tuple of the model's arguments or a dict of its keyword arguments. An item may draw
     from the global random numbers of Python, numpy and torch: they are seeded for it, by the run's seed,
     the epoch and its index, so what it draws is the same in every process and after a kill. A generator that
-    the Dataset keeps itself is not.
+    the Dataset keeps itself is not seeded.
 
     Attributes:
         train: A map-style `torch.utils.data.Dataset`.
-        validation: Another one; None takes `data.validation` items out of `train`, which draw
-            at random as they do there.
-        test: Another one.
-        classes: The names of the classes, or how many there are; 0 if the targets are not classes.
+        validation: A Dataset; None takes `data.validation` items out of `train`, with its random
+            augmentation.
+        test: A Dataset.
+        classes: Names of the classes, or their number; 0 if the targets are not classes.
         collate: Makes inputs and targets of a batch from a list of items; torch's own function if None.
-        task: What outputs and targets mean; one class for each item if not given.
+        task: Meaning of outputs and targets; one class for each item by default.
 
     Example:
         >>> import torch
@@ -370,7 +370,7 @@ class DatasetSplits:
             workers: Processes that read items.
 
         Raises:
-            DataError: A part is not a map-style Dataset.
+            DataError: One of the three is not a map-style Dataset.
         """
         numbered = isinstance(self.classes, int)
         names = tuple(map(str, range(self.classes) if numbered else self.classes))  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ class ToInputs:
 
     Args:
         normalization: The mean and std of each channel.
-        images: Any images [N, C, H, W] of the shape and on the device of those to come.
+        images: Images [N, C, H, W] with the shape and device of the pixels to come.
         channels_last: The order of the dimensions of the pixels, and the inputs' memory format.
     """
 
@@ -92,9 +92,9 @@ class ImageSet:
     Attributes:
         images: uint8 pixels, [N, C, H, W].
         labels: int64 class numbers, [N].
-        class_names: What each class number stands for.
-        files: A number for each image, int64 [N], that tells its file from others; None if the images are
-            not from files of their own.
+        class_names: Name of each class.
+        files: A number for each image, int64 [N], that identifies its file; None if the images do not come
+            from one file each.
     """
 
     images: Tensor
@@ -183,12 +183,12 @@ class ImageSet:
 
 @dataclass(frozen=True, eq=False)
 class TensorSet:
-    """Inputs of a model and their targets, which are given to it as they are.
+    """Inputs of a model, which it gets unchanged, and their targets.
 
     Attributes:
         inputs: [N, ...]; a table is [N, features], signals are [N, channels, length].
         labels: The targets, [N] or [N, ...]; class numbers become int64.
-        class_names: What each class number stands for; empty if the targets are not classes.
+        class_names: Name of each class; empty if the targets are not classes.
     """
 
     inputs: Tensor
@@ -252,7 +252,7 @@ class TensorSet:
 
 
 def as_class_numbers(targets: Tensor, classes: int) -> Tensor:
-    """Return whole numbers that stand for classes as int64, which torch's losses take; others as they are.
+    """Return class numbers as int64, as torch's losses require, and other targets unchanged.
 
     Targets [N, L] stay, because they may say which of L labels apply.
     """
@@ -266,7 +266,7 @@ def as_class_numbers(targets: Tensor, classes: int) -> Tensor:
 def require_known_classes(targets: Tensor, classes: int) -> None:
     """Raise a DataError if targets, one class number for each example, are outside of the classes.
 
-    Targets of other kinds are left to the task, which knows what else may stand in them.
+    The task checks targets of other kinds.
     """
     if not classes or targets.ndim != 1 or targets.is_floating_point():
         return
@@ -274,5 +274,5 @@ def require_known_classes(targets: Tensor, classes: int) -> None:
     if len(wrong):
         raise DataError(
             f"targets must lie in 0..{classes - 1} for {classes} classes, got {int(targets[wrong[0]])} "
-            f"({len(wrong)} such); count classes from 0, or give the number that there are"
+            f"({len(wrong)} such); count classes from 0, or give the right number of classes"
         )

@@ -114,7 +114,7 @@ def load_mnist1d(root: Path) -> tuple[TensorSet, TensorSet, TensorSet]:
     The generator scales all signals together to mean 0 and standard deviation 1. Nothing is downloaded.
 
     Args:
-        root: The folder that keeps what was generated, which takes seconds, for the next time.
+        root: Folder that caches the generated data, because generating it takes seconds.
     """
     try:
         made = _read_or_generate(root / f"mnist1d-{version('mnist1d')}-{SEED}.safetensors")

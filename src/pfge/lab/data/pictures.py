@@ -57,7 +57,7 @@ def open_picture(path: Path) -> Image.Image:
     Of 16 bits the high byte is taken, in every picture alike, so that dark ones stay dark.
 
     Raises:
-        DataError: The range of the pixels is not known, as it is not for floating point.
+        DataError: The range of the pixels is not known, as for floating-point pixels.
     """
     with open_regular(path) as file, Image.open(file) as picture:
         if max(picture.size) > LONGEST_SIDE * min(picture.size):
@@ -170,7 +170,7 @@ class PictureFiles:
         return len(self.names)
 
     def path(self, index: int) -> Path:
-        """Return where a picture is."""
+        """Return the path of a picture."""
         return self.root / os.fsdecode(bytes(self.names[index]))
 
     def select(self, indices: Tensor | Sequence[int]) -> "PictureFiles":
@@ -208,10 +208,10 @@ class PictureFiles:
 def find_pictures(root: Path) -> PictureFiles:
     """Return all pictures in the class folders of `root`, sorted by class and then by path."""
     if not root.is_dir():
-        raise DataError(f"{root} must be a folder of class folders, but there is none; check the path")
+        raise DataError(f"{root} must be a folder of class folders, but does not exist; check the path")
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     if not classes:
-        raise DataError(f"{root} must have a folder for each class, but it has no folder at all")
+        raise DataError(f"{root} must have a folder for each class, but does not contain folders; add them")
     names: list[bytes] = []
     labels: list[int] = []
     for label, class_name in enumerate(classes):
@@ -354,7 +354,7 @@ class StreamedPictures(LabelProxy):
     """Picture files that are decoded only when a batch needs them.
 
     Attributes:
-        files: Where the pictures are.
+        files: Files of the pictures.
         size: Height and width of the inputs.
     """
 
@@ -475,13 +475,13 @@ def _parts(path: Path) -> tuple[PictureFiles, PictureFiles, PictureFiles]:
 
 
 def _refuse_other_names_of_parts(path: Path) -> None:
-    """Refuse parts that would be taken for classes, or not be used at all."""
+    """Refuse names of splits that would be taken for classes, or be ignored."""
     folders = [entry.name for entry in path.iterdir() if entry.is_dir()] if path.is_dir() else []
     found = sorted(name for name in folders if name.lower() in _LIKE_PARTS)
     # One alone may be a class, as "valid" beside "invalid".
     if len(found) > 1 and not set(found) <= set(_PARTS):
         raise DataError(
-            f"the parts of {path} must be called train, val and test, got {', '.join(found)}; rename them"
+            f"the splits in {path} must be called train, val and test, got {', '.join(found)}; rename them"
         )
 
 

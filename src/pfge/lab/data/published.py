@@ -56,7 +56,7 @@ def fetch_folder(url: str, folder: Path, md5: str) -> None:
 
     Args:
         url: The archive; its files must be in a folder with the name of `folder`.
-        folder: Where the files are to be; files of the same names are replaced.
+        folder: Target of the files; files of the same names are replaced.
         md5: The published md5 of the archive.
     """
     try:
@@ -243,10 +243,10 @@ class Cifar:
     """One of the two data sets.
 
     Attributes:
-        name: What users call it.
+        name: Name of the data set in configs.
         layouts: The official forms; the first is the one to download.
         has_superclasses: Whether each image has a superclass too, before its class.
-        names_sha256: Of the class names, a line each without an end; None if others may be there.
+        names_sha256: SHA-256 of the class names, joined by line ends; None allows any names.
         normalization: The statistics of the training images.
     """
 
@@ -263,12 +263,12 @@ class Cifar:
 
     @property
     def label_key(self) -> str:
-        """Where a pickle keeps the classes."""
+        """Key of the classes in a pickle."""
         return "fine_labels" if self.has_superclasses else "labels"
 
     @property
     def names_key(self) -> str:
-        """Where a pickle keeps the class names."""
+        """Key of the class names in a pickle."""
         return "fine_label_names" if self.has_superclasses else "label_names"
 
 
@@ -392,7 +392,7 @@ def _read_names(path: Path, cifar: Cifar, layout: CifarLayout) -> tuple[str, ...
         return tuple(read_bounded(path, _LONGEST_NAMES).decode("utf-8", errors="replace").split())
     names = _field(path, read_plain_pickle(path), cifar.names_key, list)
     if not all(isinstance(name, str) for name in names):
-        raise DataError(f"{path} must hold texts under {cifar.names_key!r}; fetch it again (--download)")
+        raise DataError(f"{path} must hold strings under {cifar.names_key!r}; fetch it again (--download)")
     return tuple(names)
 
 
@@ -431,7 +431,7 @@ def _read_binary(path: Path, images: int, label_bytes: int) -> tuple[Tensor, Ten
     if (found := path.stat().st_size) != expected:
         raise DataError(
             f"{path} must have {expected} bytes for {images} images, found {found}; "
-            "it is truncated or of another data set: delete it and fetch it again (--download)"
+            "it is truncated or belongs to another data set: delete it and fetch it again (--download)"
         )
     raw = torch.frombuffer(bytearray(read_bounded(path, expected)), dtype=torch.uint8)
     records = raw.view(images, label_bytes + _PIXELS)
@@ -471,11 +471,11 @@ class IdxData:
     """One of the data sets.
 
     Attributes:
-        name: What users call it.
-        folders: Where it may be below the data root; the first is where downloads go.
+        name: Name of the data set in configs.
+        folders: Folders below the data root that may have the files; downloads go to the first.
         url: The folder of the site that has the gzipped files.
         md5: The published md5 of each gzipped file.
-        class_names: What each class number stands for.
+        class_names: Name of each class.
         normalization: The statistics of the training images.
     """
 

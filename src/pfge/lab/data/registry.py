@@ -38,7 +38,7 @@ def default_root() -> Path:
         return Path.home() / ".cache" / "pfge"
     except RuntimeError:
         raise DataError(
-            "data is kept in the home folder, which is not known because HOME is not set; set HOME, "
+            "data lies in the home folder, which is unknown because HOME is not set; set HOME, "
             "PFGE_DATA or data.root to a folder"
         ) from None
 
@@ -64,8 +64,8 @@ def load_data(
         root: The folder that holds the data sets; `default_root()` if None.
         validation: The number of validation images (int) or their share (float), taken out of the
             training data. Data that comes with a validation part keeps its own.
-        seed: Decides which images are for validation.
-        download: Whether files that are missing may be fetched.
+        seed: Decides the choice of validation images.
+        download: Whether missing files may be downloaded.
         verify: Whether files must have their published md5.
         normalization: Replaces the data set's own, for weights trained with another; for pictures only.
         image_size: Height and width of pictures from folders; 32 in memory and 224 streamed if None.
@@ -83,14 +83,16 @@ def load_data(
         raise DataError(_unknown(name))
     for part, data in (("training", splits.train), ("test", splits.test)):
         if len(data) == 0:
-            raise DataError(f"the {part} data of {name!r} is empty; it must have one item or more")
+            raise DataError(f"the {part} data of {name!r} is empty; give at least one item")
     if len(splits.validation) == 0:
         parts = split(splits.train, splits.test, splits.normalization, validation=validation, seed=seed)
         splits = replace(parts, task=splits.task)
     if normalization is None:
         return splits
     if splits.normalization is None:
-        raise DataError(f"data.mean and data.std are for pictures, and {name!r} has none; leave them out")
+        raise DataError(
+            f"data.mean and data.std are for pictures, and {name!r} has other inputs; leave them out"
+        )
     return replace(splits, normalization=normalization)
 
 
@@ -205,7 +207,8 @@ def _call(name: str, workers: int) -> Splits:
         inspect.signature(function).bind()
     except TypeError as error:
         raise DataError(
-            f"data {name!r} must be a function that needs no argument, but {error}; give arguments defaults"
+            f"data {name!r} must be a function without required arguments, but {error}; give arguments "
+            "defaults"
         ) from error
     try:
         made = function()

@@ -25,11 +25,11 @@ def read_array_inputs(path: Path, shape: Sequence[int]) -> Tensor:
 
     Args:
         path: The file; an array of one example, or of several along its first dimension.
-        shape: Of one example.
+        shape: Shape of one example.
 
     Raises:
-        DataError: The file is missing, is not an array of numbers, is of another shape, or has numbers that
-            are too large. NaN and infinity are for the model to replace.
+        DataError: The file is missing, is not an array of numbers, has another shape, or has numbers that are
+            too large. NaN and infinity are allowed, because the model may replace them.
     """
     try:
         with open_regular(path) as file:
@@ -64,7 +64,7 @@ def _read_array(file: BufferedReader) -> NDArray[Any]:
     """Return the array of a .npy file, whose header must fit the rest of the file before anything is made.
 
     Raises:
-        ValueError: The file is another one, is truncated, or holds other values than numbers.
+        ValueError: The file has another format, is truncated, or holds other values than numbers.
     """
     if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
         raise InvalidValueError("it is another kind of file; save the array with numpy.save")
@@ -97,9 +97,9 @@ def read_picture_inputs(
 
     Args:
         path: The file.
-        normalization: Of the data that the model was tested on.
-        shape: [C, H, W] of its images.
-        resize: The picture's shorter side before its middle is taken; that of the images if None.
+        normalization: Normalization of the data that the model was tested on.
+        shape: Shape of that data's images, [C, H, W].
+        resize: Shorter side of the resized picture, before it is cropped; the images' height if None.
 
     Raises:
         DataError: The file cannot be read as a picture, or the range of its pixels is not known.
@@ -131,7 +131,7 @@ def read_picture_inputs(
 
 
 def resized_side(data: DataPart, height: int) -> int:
-    """Return the shorter side of a picture before its middle is taken.
+    """Return the shorter side of a resized picture, before it is cropped.
 
     Pictures of streamed data lose their border, as those of its test set do.
     """

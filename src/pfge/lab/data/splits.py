@@ -13,12 +13,12 @@ from pfge.tasks import DEFAULT_TASK, Task
 
 
 class LabelProxy(ABC):
-    """Items that have the targets of those that they are made from."""
+    """Items with the targets of the items that they are made from, one each."""
 
     @property
     @abstractmethod
     def origin(self) -> Labeled:
-        """What the items are made from, one each."""
+        """The items that these are made from, one each."""
 
     @property
     def labels(self) -> Tensor:
@@ -43,7 +43,7 @@ AnyLabeled = TypeVar("AnyLabeled", bound=Labeled)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Splits:
-    """The three parts of a data set, of which `validation` may be empty, and the task that it is for."""
+    """The three splits of a data set, of which `validation` may be empty, and its task."""
 
     train: DataPart
     validation: DataPart
@@ -62,7 +62,7 @@ class Splits:
 
     @property
     def sizes(self) -> str:
-        """The number of examples in each part, in words."""
+        """Description of the number of examples in each split."""
         return (
             f"{len(self.train):,} training, {len(self.validation):,} validation and {len(self.test):,} test "
             "examples"
@@ -70,7 +70,7 @@ class Splits:
 
     @property
     def channels(self) -> int | None:
-        """How many channels an image or a signal has, or features a row; None for inputs of other kinds."""
+        """Number of channels of an image or a signal, or of features of a table; None for other inputs."""
         return len(self.normalization.mean) if self.normalization else getattr(self.train, "channels", None)
 
     def normalization_for(self, purpose: str) -> Normalization:
@@ -80,7 +80,7 @@ class Splits:
         return self.normalization
 
     def for_evaluation(self) -> dict[str, DataPart]:
-        """Return the parts that an ensemble is measured on, by name, without empty ones."""
+        """Return the splits that an ensemble is measured on, by name, without empty ones."""
         parts = {"test": self.test, "validation": self.validation}
         return {name: part for name, part in parts.items() if len(part)}
 
@@ -101,7 +101,7 @@ def split(
         normalization: Turns pixels into inputs; None for data of other kinds.
         validation: The number of validation images (int) or their share of `full_train` (float);
             may be 0.
-        seed: Decides which images these are; the same seed always takes the same ones.
+        seed: Decides the choice; the same seed always takes the same images.
     """
     total = len(full_train)
     is_share = isinstance(validation, float)
@@ -128,8 +128,8 @@ def split(
 def validation_from_test(test: AnyLabeled, seed: int) -> tuple[AnyLabeled, AnyLabeled]:
     """Return two fixed halves of a test set, class by class: validation and test.
 
-    For start weights that have already seen all training data, where no honest validation part is
-    left in it.
+    Use it with start weights that were trained on all training data, which therefore cannot serve for
+    validation.
     """
     first, second = stratified(test.labels, len(test) // 2, seed)
     return test.select(first), test.select(second)
@@ -139,10 +139,10 @@ def take(data: AnyLabeled, count: int, seed: int, *, part: str) -> AnyLabeled:
     """Return a fixed choice of that many images, class by class; 0 means all.
 
     Args:
-        data: What to choose from.
-        count: How many.
-        seed: Decides which; the same seed always takes the same ones.
-        part: What the data is called in an error.
+        data: Data to choose from.
+        count: Number of images.
+        seed: Decides the choice; the same seed always takes the same images.
+        part: Name of the data in an error.
     """
     if not 0 <= count <= len(data):
         raise DataError(
@@ -154,7 +154,7 @@ def take(data: AnyLabeled, count: int, seed: int, *, part: str) -> AnyLabeled:
 def stratified(labels: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return `count` indices that keep the proportions of the classes, and all others.
 
-    Labels that are not one class number for each item are taken for one class. Both are in
+    Labels that are not one class number for each item count as one class. Both lists are in
     ascending order. A class gets its proportional number rounded down; those still missing go to
     the classes with the largest remainders.
     """

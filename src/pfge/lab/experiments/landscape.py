@@ -10,7 +10,7 @@ from pfge.lab.config.settings import ConfigError
 from pfge.lab.data import DataPart, take
 from pfge.lab.evaluation.evaluate import evaluate_on
 from pfge.lab.run.progress import Reporter
-from pfge.lab.run.results import Landscape, Place, Quantity
+from pfge.lab.run.results import Landscape, Point, Quantity
 from pfge.lab.session import Session, open_run
 from pfge.lab.training.pretrain import read_w0
 from pfge.methods import METHODS, Method, find_reference
@@ -95,18 +95,18 @@ def _members(session: Session, seed: int, method: str) -> Sequence[Weights]:
 class _Marks(NamedTuple):
     """Coordinates of the points of a run; None for points that it does not have."""
 
-    w0: Place
-    pfge: list[Place]
-    means: dict[str, Place]
-    trajectory: list[Place] | None
-    curves: list[list[Place]]
+    w0: Point
+    pfge: list[Point]
+    means: dict[str, Point]
+    trajectory: list[Point] | None
+    curves: list[list[Point]]
 
 
 def _find_marks(session: Session, seed: int, plane: Plane, pfge: Sequence[Weights]) -> _Marks:
     reference = find_reference().name
     there = [m for m in METHODS.values() if (session.folder.ensemble(seed, m.name) / MANIFEST).exists()]
 
-    def places(method: Method) -> list[Place]:
+    def places(method: Method) -> list[Point]:
         return [plane.coordinates(member) for member in _members(session, seed, method.name)]
 
     # The members of these methods are points on the shared path.

@@ -194,10 +194,10 @@ class VGG16(nn.Module):
     images in.
 
     Args:
-        classes: How many classes to tell apart.
-        channels: How many channels an image has.
+        classes: Number of classes.
+        channels: Number of channels of an image.
         width: Filters of the first convolution, and in proportion of all others; the paper's has 64.
-        dropout: The share of values that the head leaves out in training.
+        dropout: Probability with which the head drops a value in training.
     """
 
     def __init__(self, classes: int, channels: int = 3, *, width: int = 64, dropout: float = 0.5) -> None:
@@ -233,10 +233,10 @@ def mlp(classes: int, channels: int, width: int = 64, dropout: float = 0.0) -> n
     """Return two hidden layers and a linear one.
 
     Args:
-        classes: How many outputs it has.
-        channels: How many features a row has.
+        classes: Number of outputs.
+        channels: Number of features.
         width: Units in a hidden layer.
-        dropout: The probability with which a hidden unit is dropped in training.
+        dropout: Probability with which a hidden unit is dropped in training.
     """
     return nn.Sequential(
         nn.Linear(channels, width),
@@ -253,8 +253,8 @@ def conv1d(classes: int, channels: int = 1, width: int = 32) -> nn.Sequential:
     """Return three convolutions with BatchNorm and a linear layer, for signals of at least 4 numbers.
 
     Args:
-        classes: How many outputs it has.
-        channels: How many numbers the signal has at each moment.
+        classes: Number of outputs.
+        channels: Number of channels of the signal.
         width: Channels of each convolution.
     """
     return nn.Sequential(

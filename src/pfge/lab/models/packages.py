@@ -39,10 +39,10 @@ def build_torchvision(
     Weights of another number of classes are used without their head, with a warning.
 
     Args:
-        architecture: Its name in torchvision, such as "resnet50".
-        classes: How many classes it tells apart.
-        channels: How many channels an image has; torchvision's models take 3.
-        weights: The name of a set of trained weights, such as "IMAGENET1K_V1".
+        architecture: Name in torchvision, such as "resnet50".
+        classes: Number of classes.
+        channels: Number of channels of an image; torchvision's models take 3.
+        weights: Name of trained weights, such as "IMAGENET1K_V1".
         **options: Passed on to torchvision.
 
     Raises:
@@ -167,12 +167,12 @@ def other_head(found: Mapping[str, Tensor], own: Mapping[str, Tensor], classes: 
     """Return the names of trained tensors that belong to a head of another number of classes.
 
     These are the tensors whose first dimension alone differs from the model's, which has the number of its
-    classes there. There are none if any other tensor differs in shape.
+    classes there. The list is empty if any other tensor differs in shape.
 
     Args:
-        found: The trained weights by name.
-        own: Those of the model.
-        classes: How many the model has.
+        found: Trained weights by name.
+        own: Weights of the model by name.
+        classes: Number of classes of the model.
     """
     differing = [name for name in own if name in found and found[name].shape != own[name].shape]
     heads = {(len(found[name]), len(own[name])) for name in differing if found[name].ndim and own[name].ndim}
@@ -183,7 +183,7 @@ def other_head(found: Mapping[str, Tensor], own: Mapping[str, Tensor], classes: 
 
 
 def describe_new_head(source: str, names: list[str], trained: int, classes: int) -> str:
-    """Return what to tell the user whose weights have another head."""
+    """Return the message for a user whose weights have another head."""
     return (
         f"{source} has {trained} classes and the model {classes}: {', '.join(names)} are left out, and "
         "start untrained"

@@ -71,13 +71,12 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
 
     Args:
         name: One of the forms `available` lists.
-        classes: How many outputs the model has: one for each class, or what a regression needs.
-        channels: How many channels an image or a signal has, or features a row; None if the inputs have
-            no such number.
-        **options: What this model takes besides, such as `dropout` for a WideResNet.
+        classes: Number of outputs: one for each class, or as many as a regression needs.
+        channels: Number of channels of an image or a signal, or of features; None for other inputs.
+        **options: Other parameters of this model, such as `dropout` for a WideResNet.
 
     Raises:
-        ValueError: The name, a number or an option is not one the model can be built with.
+        ValueError: The name, a number or an option does not fit the model.
         ModelBuildError: The code of the model failed.
     """
     for quantity, value in (("classes", classes), ("channels", channels)):
@@ -116,7 +115,7 @@ def build_model(name: str, *, classes: int, channels: int | None = 3, **options:
 def require_fitting_members(
     weights: Weights, name: str, *, classes: int, channels: int | None, **options: object
 ) -> None:
-    """Refuse a model whose tensors are not those of members, before it takes any memory.
+    """Refuse a model whose tensors differ from the members', before it takes any memory.
 
     A function of your own is not called. For other models, the arguments are those of `build_model`.
 
@@ -140,7 +139,7 @@ def require_fitting_members(
 
 
 def note_on(name: str) -> str | None:
-    """Return what a user should know of a name that is better known for another network."""
+    """Return a note on a name that is better known for another network."""
     if name not in NAMESAKES:
         return None
     return f"{name} is the network for CIFAR of that name; ImageNet's is torchvision:{name}"
@@ -166,7 +165,7 @@ def _find(name: str) -> Callable[..., object]:
             return partial(family.build, _count_blocks(name, depth, family), *widths)
     close = difflib.get_close_matches(name.lower(), EXAMPLES, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise InvalidValueError(f"there is no model {name!r}; {hint}choose from: {', '.join(available())}")
+    raise InvalidValueError(f"unknown model {name!r}; {hint}choose from: {', '.join(available())}")
 
 
 def _count_blocks(name: str, depth: int, family: Family) -> int:

@@ -1,1 +1,1 @@
-"""What a run leaves behind: its folder, its results, its logs and its progress."""
+"""Run folders, their results, their verification, and the progress of work."""

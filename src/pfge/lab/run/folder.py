@@ -46,7 +46,7 @@ LOADING_OPTIONS = ("weights", "pretrained", "checkpoint", "cache")
 def load_run_config(
     file: Path, overrides: Sequence[str] = (), *, trust_code: bool = False, reads_data: bool = True
 ) -> Experiment:
-    """Read the config of a run, which may import nothing and read nothing outside of the run's folder.
+    """Read the config of a run without letting it import code or read files outside of the run's folder.
 
     Settings that only training uses, such as pretrain.weights and engine.logger, have no effect on reading
     a run and are not checked. Work runs in this process, unless an override chooses a launcher.
@@ -138,9 +138,9 @@ def _is_inside(path: str, folder: Path) -> bool:
 
 
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""The errors of writing to what may only be read."""
+"""Errors of writing to a read-only file or folder."""
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""The errors of file systems that have no locks."""
+"""Errors of file systems without locks."""
 _HELD: set[int] = set()
 """The locks of this process."""
 
@@ -160,8 +160,8 @@ def hold_lock(file: Path, message: str, *, patience: float = 0) -> Iterator[None
     """Hold the lock of a file while the context lasts.
 
     Args:
-        file: Made if it is missing. A link is refused.
-        message: Of the error if another process holds the lock.
+        file: Lock file, created if it is missing. A link is refused.
+        message: Message of the error if another process holds the lock.
         patience: Seconds to wait for that process.
 
     Raises:
@@ -268,7 +268,7 @@ ENVIRONMENT_KEYS = (
     "threads",
     "accelerators",
 )
-"""What is known of where and how a run was made."""
+"""Keys of the record of hardware and versions."""
 SEED = r"seed--?\d+"
 
 
@@ -278,13 +278,13 @@ class RunFolder:
     Attributes:
         path: The folder.
         config: The file of the experiment.
-        environment: The file that says where and how the run was made.
+        environment: The record of hardware, versions and the command.
         data: The file of the data's fingerprint.
-        weights: The file that says which file of weights (pretrain.weights) w0 was made from.
+        weights: The record of the file of weights (pretrain.weights) that w0 was made from.
         results: The file of results, one per line.
         connectivity: The file of curves between members, one per line.
         formats: The file of ensembles in storage formats, one per line.
-        units: The folder of what tells about units of work while the run is not finished.
+        units: The folder with the status of each unit of work while the run is not finished.
         logs: The folder of loss and rates along each path.
     """
 
@@ -311,7 +311,7 @@ class RunFolder:
 
     @classmethod
     def start_weights_of(cls, path: Path) -> Path | None:
-        """Return the file of w0 for RUN/seed-N/ensembles/w0; None for another path, or if there is none."""
+        """Return the file of w0 for RUN/seed-N/ensembles/w0; None for another path or a missing file."""
         run = cls.of_ensemble(path)
         if run is None or path.name != START:
             return None
@@ -324,8 +324,8 @@ class RunFolder:
         """Return the experiment of the folder, for reading it; the arguments are those of `load_run_config`.
 
         Raises:
-            StorageError: There is none.
-            ConfigError: It names functions or paths, and is not trusted.
+            StorageError: The folder does not have a run.
+            ConfigError: The config names functions or paths, and is not trusted.
         """
         self.require_run()
         return load_run_config(self.config, overrides, trust_code=trust_code, reads_data=reads_data)

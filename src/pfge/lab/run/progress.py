@@ -32,10 +32,10 @@ def open_log(kind: str, folder: Path, work: str) -> Log | None:
     """Return the log of a piece of work; a run that is continued gets a new version beside the old one.
 
     Args:
-        kind: "csv", "tensorboard", "" for none, or a function of your own that is called with the folder
-            and the name, as `package.module:function`.
-        folder: Where logs are kept, a folder for each piece of work.
-        work: What it is called, as "seed 1: PFGE".
+        kind: "csv", "tensorboard", "" for none, or `package.module:function`, a function of your own that is
+            called with the folder and the name.
+        folder: Parent of the logs' folders, one for each piece of work.
+        work: Name of the piece of work, such as "seed 1: PFGE".
     """
     name = re.sub(r"[^a-z0-9]+", "-", work.lower()).strip("-")
     if not kind:
@@ -66,18 +66,18 @@ def open_log(kind: str, folder: Path, work: str) -> Log | None:
 
 
 SECONDS_BETWEEN_LINES = 5
-"""Where there is no terminal; nobody should wonder for longer whether a command still works."""
+"""Interval of lines of progress where the output is not a terminal."""
 
 Advance = Callable[[int, str], None]
-"""Takes the number of steps done so far and a note to show."""
+"""Called with the number of finished steps and a note to show."""
 
 
 class Reporter:
     """Show the progress of long work.
 
     Args:
-        console: Where to; what is written to standard error does not disturb results.
-        quiet: Whether to show nothing, as all processes but the first do.
+        console: Output of the progress; standard error, which does not disturb results, if None.
+        quiet: Whether to show nothing, as all ranks but 0 do.
         bars: Whether a terminal may have bars; several processes would overwrite each other's.
     """
 
@@ -101,7 +101,7 @@ class Reporter:
 
     @contextmanager
     def live_lines(self) -> Iterator[Callable[[Sequence[str]], None]]:
-        """Give a function that shows lines in place of those before; elsewhere than in a terminal, seldom."""
+        """Give a function that replaces the shown lines; without a terminal it prints lines now and then."""
         if self._console.is_terminal:
             with Live(console=self._console, auto_refresh=False, transient=True) as live:
                 yield lambda lines: live.update(

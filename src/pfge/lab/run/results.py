@@ -43,7 +43,7 @@ from pfge.storage.files import (
 from pfge.tasks import DEFAULT_TASK, Task, task_from_manifest, task_to_manifest
 
 VERSION = 1
-"""Of the format of results. Results from before there were versions have no such key, and the same others."""
+"""Version of the format of results. The oldest results have the same keys, but no version."""
 
 
 def _require_fitted(value: Any, at: str) -> None:
@@ -52,7 +52,7 @@ def _require_fitted(value: Any, at: str) -> None:
 
 
 def _require_name(value: str, at: str) -> None:
-    """Refuse what would lead out of the run's folder, as files are named by it, or steer a terminal."""
+    """Refuse a name that would lead out of the run's folder, where files have it, or control a terminal."""
     if len(value) > LONGEST_NAME or not is_file_name(value):
         raise FieldError(
             f"{at} must be a name of 1 to {LONGEST_NAME} printable characters without slashes, and of at "
@@ -62,23 +62,23 @@ def _require_name(value: str, at: str) -> None:
 
 LONGEST_NAME = 100
 Name = Annotated[str, _require_name]
-"""Of a method or a storage format."""
+"""Name of a method or a storage format."""
 Quantity = Literal["train_loss", "train_error", "test_error"]
-"""What is measured on a plane, and at the least along a curve."""
+"""Quantity that is measured on a plane and along every curve."""
 Count = Annotated[int, at_least(1)]
 Finite = Annotated[float, require_finite]
 FittedNumber = Annotated[Any, _require_fitted]
 """A calibration: a number, or a list with one for each label."""
-Place = tuple[Finite, Finite]
+Point = tuple[Finite, Finite]
 """Coordinates on a plane."""
 StoredTask = Annotated[Task, StoredAs(task_to_manifest, task_from_manifest)]
-"""A task as a manifest has it; the default is left out."""
+"""A task, written as in a manifest; the default task is not written."""
 Metrics = Mapping[str, Finite]
-"""Every metric by its name; the main ones that any scores of the result's task have are always there."""
+"""Metrics by name; the main metrics of the result's task are always present."""
 MemberMetrics = Mapping[str, float]
-"""The same of one member, which may have diverged: NaN and infinity are allowed."""
-OfParts = Annotated[Mapping[str, Metrics], Flat(("test", "validation")), require_keys("test")]
-"""The metrics on each part of the data; each part is a key of its own in JSON."""
+"""Metrics of one member, which may have diverged: NaN and infinity are allowed."""
+MetricsBySplit = Annotated[Mapping[str, Metrics], Flat(("test", "validation")), require_keys("test")]
+"""Metrics on each split of the data; each split is a key of its own in JSON."""
 
 
 class LaterVersionError(FieldError):
@@ -86,7 +86,7 @@ class LaterVersionError(FieldError):
 
 
 class Result:
-    """A value that is kept as JSON."""
+    """A value that is stored as JSON."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the value for `json.dumps`, with the version of the format."""
@@ -112,22 +112,22 @@ class ResultRow(Result, ABC):
     """A result that is one line of a file."""
 
     remedy: ClassVar[str]
-    """How to get a line again that cannot be read."""
+    """What the user can do about a line that cannot be read."""
 
     @property
     @abstractmethod
     def key(self) -> Hashable:
-        """What no two lines of a file share."""
+        """Identity of the row: no two lines of a file have the same."""
 
 
 class MeasuredResult(Result, ABC):
-    """A result with metrics, which are those of its task."""
+    """A result with the metrics of its task."""
 
     task: StoredTask
 
     @abstractmethod
     def measured(self) -> Iterator[tuple[str, Mapping[str, float]]]:
-        """Yield all metrics that the result has, each with its place in JSON."""
+        """Yield all metrics of the result, each with its key in JSON."""
 
     def __post_init__(self) -> None:
         needed = [metric.name for metric in self.task.metrics if metric.is_main and metric.of is object]
@@ -136,7 +136,7 @@ class MeasuredResult(Result, ABC):
 
 
 class MeasuredRow(MeasuredResult, ResultRow, ABC):
-    """A line of a file with metrics; all lines of a file are of one task."""
+    """A line with metrics; all lines of a file have the same task."""
 
 
 def expected_rows(methods: Iterable[str]) -> set[str]:
@@ -149,7 +149,7 @@ class AtTemperature:
     """Metrics of pooled predictions with a temperature of the mean, fitted on validation data."""
 
     temperature: FittedNumber
-    metrics: OfParts
+    metrics: MetricsBySplit
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class AtMemberTemperatures:
     """Metrics of pooled predictions with a temperature for each member."""
 
     temperatures: Sequence[FittedNumber]
-    metrics: OfParts
+    metrics: MetricsBySplit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,20 +165,20 @@ class ComparisonRow(MeasuredRow):
     """One ensemble of a comparison: its cost and its metrics.
 
     Attributes:
-        seed: Of the run.
-        method: The name of the row, such as `PFGE` or `FGE*`.
-        task: What the metrics are of.
-        members: How many the ensemble has.
-        bytes: Of all their weights.
-        bytes_of_one: Of the weights of one model.
-        iterations: What it cost beyond w0.
-        trainings: How many trainings from a start of their own it took.
-        member_iterations: Where each member was taken; None for samples.
-        metrics: Of the pooled predictions, for each part of the data.
-        calibrated: The same at a temperature, if there is validation data.
-        calibrated_members: The same with a temperature for each member.
-        each: The metrics of each member alone, for each part of the data.
-        growing: Those of the first 1, 2, ... members pooled.
+        seed: Seed of the run.
+        method: Name of the row, such as `PFGE` or `FGE*`.
+        task: Task of the model, which decides the metrics.
+        members: Number of members.
+        bytes: Size of all members' weights.
+        bytes_of_one: Size of one model's weights.
+        iterations: Training iterations beyond w0.
+        trainings: Number of trainings that began from their own start.
+        member_iterations: Iteration at which each member was collected; None for samples.
+        metrics: Metrics of the pooled predictions on each split.
+        calibrated: Metrics with one temperature, if the run has validation data.
+        calibrated_members: Metrics with a temperature for each member.
+        each: Metrics of each member alone, on each split.
+        growing: Metrics of the first 1, 2, ... members pooled, on each split.
     """
 
     remedy = "remove results.jsonl and run the same pfge compare, which only measures again"
@@ -192,7 +192,7 @@ class ComparisonRow(MeasuredRow):
     iterations: Annotated[int, at_least(0)]
     trainings: Count = 1
     member_iterations: Sequence[int | None] | None = None
-    metrics: OfParts
+    metrics: MetricsBySplit
     calibrated: AtTemperature | None = None
     calibrated_members: AtMemberTemperatures | None = None
     each: Mapping[str, Sequence[MemberMetrics]] | None = None
@@ -243,11 +243,11 @@ class ConnectivityRow(ResultRow):
     """A curve between adjacent members: how it was fitted, and what lies along it.
 
     Attributes:
-        seed: Of the run.
-        method: Whose members.
-        members: Their numbers, from 1.
-        member_iterations: Where they were taken.
-        settings: Of the fit and the trace.
+        seed: Seed of the run.
+        method: Method that made the members.
+        members: Numbers of the two members, from 1.
+        member_iterations: Iterations at which the two members were collected.
+        settings: Settings of the fit and the trace.
         trace: Quantities at points of the curve.
     """
 
@@ -284,12 +284,12 @@ class AdjacentMembers:
     """The geometry of two adjacent members.
 
     Attributes:
-        members: Their numbers, from 1.
-        distance: Between them, relative to the norm of the first's parameters.
-        angle: In degrees, between the ways from w0 to each of them.
-        loss: The mean of their training losses.
-        barrier: How far the training loss half-way on the straight line is above that; below 0 if lower.
-        disagreement: The share of validation examples that they classify differently.
+        members: Numbers of the two members, from 1.
+        distance: Distance of the two, relative to the norm of the first member's parameters.
+        angle: Angle at w0 between the two members, in degrees.
+        loss: Mean training loss of the two.
+        barrier: Training loss half-way on the straight line minus `loss`.
+        disagreement: Fraction of validation examples that the two classify differently.
     """
 
     members: tuple[Count, Count]
@@ -310,17 +310,17 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Gains:
-    """What the members and their pooling change, on the examples of a diagnosis; below 0 is better.
+    """How much the members, and pooling them, change errors and losses in a diagnosis; below 0 is better.
 
     Attributes:
-        pooled_error: The share of errors of all members together, minus the mean of theirs alone.
-        pooled_loss: The same of the NLL.
-        member_error: The mean share of errors of the members alone, minus that of w0.
-        member_loss: The same of the NLL.
-        w0_error: The share of errors of w0.
-        w0_training_loss: The training loss of w0.
-        tempered_loss: The mean NLL of the members alone, each at its temperature, minus that of all together
-            as predicted; None without validation data.
+        pooled_error: Error rate of the pooled members minus the mean error rate of single members.
+        pooled_loss: NLL of the pooled members minus the mean NLL of single members.
+        member_error: Mean error rate of single members minus the error rate of w0.
+        member_loss: Mean NLL of single members minus the NLL of w0.
+        w0_error: Error rate of w0.
+        w0_training_loss: Training loss of w0.
+        tempered_loss: Mean NLL of single members, each at its temperature, minus the NLL of the pooled
+            members without a temperature; None without validation data.
     """
 
     pooled_error: Change
@@ -334,19 +334,19 @@ class Gains:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the geometry of one ensemble's members shows.
+    """Geometry of one ensemble's members.
 
     Attributes:
-        seed: Of the run.
-        method: The ensemble's.
-        pairs: Its adjacent members.
-        errors: Each member's error on validation data.
-        pooled_error: That of all together.
-        judged_on: What stood for validation data: "validation", or "training" where there is none.
-        stale_loss: The training loss of the members with w0's BatchNorm statistics; None without BatchNorm.
-        rates: The learning rate at which each member was taken; None where it belongs to no iteration.
-        low: The lowest rate of the run.
-        gains: What the members and their pooling change; None in files of older versions.
+        seed: Seed of the run.
+        method: Method that made the ensemble.
+        pairs: Each pair of adjacent members.
+        errors: Error rate of each member on validation data.
+        pooled_error: Error rate of the pooled members.
+        judged_on: "validation", or "training" if the run has no validation data.
+        stale_loss: Training loss of the members with w0's BatchNorm statistics; None without BatchNorm.
+        rates: Learning rate at which each member was collected; None for samples.
+        low: Lowest learning rate of the run.
+        gains: Change of errors and losses by members and pooling; None in files of older versions.
     """
 
     seed: int
@@ -363,7 +363,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Diagnoses(Result):
-    """The diagnosis of every ensemble that was examined."""
+    """Diagnoses of all examined ensembles."""
 
     ensembles: Sequence[Diagnosis]
 
@@ -398,23 +398,23 @@ class EnsembleEvaluation(MeasuredResult):
     """Metrics of one saved ensemble on known, unknown and corrupted inputs.
 
     Attributes:
-        task: What the metrics are of.
-        method: How the ensemble was made, if it says so.
-        model: Of which architecture, if it says so.
-        members: How many.
-        bytes: Of their weights.
-        temperature: Of the pooled predictions.
-        member_temperatures: Of each member, if they have any.
-        member_weights: How much each member counts, if they do not count the same.
-        data: The name of the data set.
-        images: How many the test set has.
-        test: The metrics on it, and how far another ensemble's predictions are, if one was given.
+        task: Task of the model, which decides the metrics.
+        method: Method that made the ensemble, if the manifest has it.
+        model: Name of the architecture, if the manifest has it.
+        members: Number of members.
+        bytes: Size of all members' weights.
+        temperature: Temperature of the pooled predictions.
+        member_temperatures: Temperature of each member, if the ensemble has them.
+        member_weights: Pooling weight of each member, if the weights differ.
+        data: Name of the data set.
+        images: Number of test examples.
+        test: Metrics on the test set, and the distance to another ensemble's predictions, if one was given.
         reliability: Bins of confidence, as lists of the same length; empty for tasks without classes.
         ood: Results for each data set of unknown inputs, by name.
         corruptions: Each corruption at growing strengths, by name.
-        ensemble: The folder of the ensemble.
-        bytes_on_disk: Of all its files.
-        environment: Where and how this was measured.
+        ensemble: Folder of the ensemble.
+        bytes_on_disk: Size of all files of the ensemble.
+        environment: Hardware and versions of the measurement.
     """
 
     task: StoredTask = DEFAULT_TASK
@@ -448,19 +448,19 @@ class FormatRow(MeasuredRow):
     """One ensemble in one storage format, whole or as a cascade.
 
     Attributes:
-        seed: Of the run.
-        method: Whose ensemble.
-        task: What the metrics are of.
-        format: The name of the storage format.
-        cascade: Whether members are evaluated only until one is sure.
-        members: How many there are.
-        bytes: Of the stored members.
-        file_bytes: Of all files on disk.
-        bytes_of_one: Of the weights of one model in float32.
+        seed: Seed of the run.
+        method: Method that made the ensemble.
+        task: Task of the model, which decides the metrics.
+        format: Name of the storage format.
+        cascade: Whether members are evaluated only until one is confident.
+        members: Number of members.
+        bytes: Size of the stored members.
+        file_bytes: Size of all files on disk.
+        bytes_of_one: Size of one model's weights in float32.
         mean_members: Mean number of members evaluated per example.
-        most_members: The largest number.
-        kl: Divergence from the predictions of the same members in float32, all evaluated, in nats.
-        metrics: On the test set.
+        most_members: Largest number of members evaluated for an example.
+        kl: Divergence from the predictions of all members in float32, in nats.
+        metrics: Metrics on the test set.
     """
 
     remedy = "remove that line and run pfge formats again, which measures what is missing"
@@ -477,7 +477,7 @@ class FormatRow(MeasuredRow):
     mean_members: Annotated[Finite, at_least(1)]
     most_members: Count
     kl: Finite
-    metrics: OfParts
+    metrics: MetricsBySplit
 
     @property
     def key(self) -> Hashable:
@@ -490,26 +490,26 @@ class FormatRow(MeasuredRow):
 
 
 SMALLEST_SPAN = 1e-9
-"""Of the axes of a plane: a smaller one cannot be drawn."""
+"""Smallest extent of an axis that can be drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Landscape(Result):
-    """A quantity on a grid over the plane through three members, and the places of others on that plane.
+    """A quantity on a grid over the plane through three members, and the positions of others on it.
 
     Attributes:
-        seed: Of the run.
-        members: The numbers of the three, from 1.
-        quantity: What was measured.
-        images: On how many images.
+        seed: Seed of the run.
+        members: Numbers of the three members, from 1.
+        quantity: Name of the quantity.
+        images: Number of images that the quantity was measured on.
         x: Coordinates of the grid's columns, growing.
-        y: Coordinates of its rows, growing.
+        y: Coordinates of the grid's rows, growing.
         values: A row of the grid for each y, an entry for each x.
-        w0: The place of the start weights.
-        pfge: Those of PFGE's members.
-        means: Those of the methods that average the trajectory, by name.
+        w0: Position of the start weights.
+        pfge: Positions of PFGE's members.
+        means: Positions of the methods that average the trajectory, by name.
         trajectory: Points of the trajectory, if the run has them.
-        curves: Places along each curve that was fitted between adjacent members.
+        curves: Points along each curve that was fitted between adjacent members.
     """
 
     seed: int
@@ -519,11 +519,11 @@ class Landscape(Result):
     x: Sequence[Finite]
     y: Sequence[Finite]
     values: Sequence[Sequence[Finite]]
-    w0: Place
-    pfge: Sequence[Place]
-    means: Mapping[str, Place]
-    trajectory: Sequence[Place] | None = None
-    curves: Sequence[Sequence[Place]]
+    w0: Point
+    pfge: Sequence[Point]
+    means: Mapping[str, Point]
+    trajectory: Sequence[Point] | None = None
+    curves: Sequence[Sequence[Point]]
 
     def __post_init__(self) -> None:
         for name, axis in (("x", self.x), ("y", self.y)):
@@ -533,7 +533,7 @@ class Landscape(Result):
             raise FieldError(f"values must have {len(self.y)} rows of {len(self.x)} numbers")
 
 
-KEY = "lines"
+LINES_KEY = "lines"
 
 
 def record_of_lines(path: Path) -> Path:
@@ -550,7 +550,7 @@ def record_lines(path: Path) -> None:
     require_recorded(path)
     lines = [*_digests(path)]
     if lines != _recorded(path):
-        write_json(record_of_lines(path), {KEY: lines})
+        write_json(record_of_lines(path), {LINES_KEY: lines})
 
 
 def require_recorded(path: Path) -> None:
@@ -563,18 +563,18 @@ def require_recorded(path: Path) -> None:
         lines, record = "a line" if missing == 1 else f"{missing} lines", record_of_lines(path).name
         raise StorageError(
             f"{path} lacks {lines} that it had by {record}; restore the file, or remove {record} and run the "
-            "same command, which does again what is missing"
+            "same command, which repeats the missing work"
         )
 
 
 def forget_lines(path: Path) -> None:
-    """Remove the record of a file that is gone: to remove it is how all its results are made again."""
+    """Remove the record of a missing file; users remove a file to have all its results made again."""
     if record_of_lines(path).exists() and not path.exists():
         record_of_lines(path).unlink()
 
 
 def split_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file, and what follows the last line end: it was torn by a crash."""
+    """Return the lines of a file; a crash may have torn the last entry, which has no line end."""
     try:
         return read_bounded(path).split(b"\n")
     except UnreadableFileError as error:
@@ -585,9 +585,9 @@ def _recorded(path: Path) -> list[str]:
     record = record_of_lines(path)
     if not record.exists():
         return []
-    lines = read_json_object(record).get(KEY)
+    lines = read_json_object(record).get(LINES_KEY)
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-        raise StorageError(f"{record} must have a list of texts as `{KEY}`; remove it")
+        raise StorageError(f"{record} must have a list of strings as {LINES_KEY}; remove it")
     return lines
 
 
@@ -607,7 +607,7 @@ Row = TypeVar("Row", bound=ResultRow)
 
 @dataclass(frozen=True)
 class ReadLines(Generic[Row]):
-    """The rows of a file, and what to tell about each line that is none."""
+    """The rows of a file, and a message for each line that cannot be used."""
 
     rows: list[Row]
     left_out: list[str]
@@ -635,7 +635,7 @@ def read_rows(path: Path, kind: type[Row]) -> ReadLines[Row]:
     """Return the rows of a file in their order, and the reason for each line that is left out.
 
     Lines are left out that are not JSON, that are not as they were written, that lack what a row needs, that
-    repeat an earlier row, or that are of another task than the first. It is also told if lines are missing.
+    repeat an earlier row, or that have another task than the first. Missing lines get a message, too.
     """
     rows, left_out = [], []
     if path.exists() and (torn := split_lines(path)[-1]):
@@ -660,8 +660,8 @@ def require_rows(path: Path, kind: type[Row], task: Task | None = None) -> list[
 
     Args:
         path: The file.
-        kind: Of the rows.
-        task: Of all rows that have one; that of the first if None.
+        kind: Class of the rows.
+        task: Task that every row with metrics must have; None takes the task of the first row.
 
     Raises:
         StorageError: A line is not such a row, or is missing.
@@ -700,7 +700,7 @@ def unsealed_lines(path: Path) -> list[int]:
 
 
 def _lines(path: Path, kind: type[Row], task: Task | None = None) -> Iterator[tuple[int, Row | str]]:
-    """Yield the number of each whole line and its row, or why it has none."""
+    """Yield the number of each whole line, and its row or the reason why it cannot be used."""
     if not path.exists():
         return
     first: dict[Hashable, int] = {}

@@ -34,8 +34,8 @@ from pfge.storage.files import (
     require_as_recorded,
 )
 
-OLDER = "it states no SHA-256, as files of older versions of pfge"
-FOREIGN = "no SHA-256 of it is kept"
+OLDER = "the file does not state a SHA-256, like files of older versions of pfge"
+FOREIGN = "pfge does not record a SHA-256 of this file"
 LINES: dict[str, type[ResultRow]] = {
     "results.jsonl": ComparisonRow,
     "connectivity.jsonl": ConnectivityRow,
@@ -45,12 +45,13 @@ LINES: dict[str, type[ResultRow]] = {
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """What became of the check of one file.
+    """Result of checking one file.
 
     Attributes:
         path: The file.
-        state: "whole" if it is as it was written, "damaged" if it is not, "not covered" if nothing tells.
-        reason: Why, unless it is whole.
+        state: "whole" if the file is as it was written, "damaged" if it differs, "not covered" without a
+            digest.
+        reason: Explanation, unless the file is whole.
     """
 
     path: Path
@@ -65,10 +66,10 @@ def verify(path: Path) -> list[CheckedFile]:
         path: A run folder, an ensemble, a checkpoint, or another file of pfge.
 
     Raises:
-        StorageError: There is nothing of that name.
+        StorageError: The path does not exist.
     """
     if not path.exists():
-        raise StorageError(f"there is no {path} to verify; check the path")
+        raise StorageError(f"{path} does not exist; check the path")
     if not path.is_dir():
         return [_check(path)]
     found: list[CheckedFile] = []
@@ -83,7 +84,7 @@ def verify(path: Path) -> list[CheckedFile]:
 
 
 def _check(path: Path) -> CheckedFile:
-    """Return what a file's own digest, or the one beside it, says."""
+    """Check a file by the digest in it, or by the one beside it."""
     if path.is_symlink() or not path.is_file():
         return CheckedFile(path, "not covered", "it is a link, a pipe or a device")
     is_covered = _check_of(path)
@@ -100,7 +101,7 @@ def _reason(error: Exception) -> str:
 
 
 def _check_of(path: Path) -> Callable[[Path], str] | None:
-    """Return what checks a file; it raises an error, or returns why the file is not covered, if it is not."""
+    """Return the function that checks a file: it raises an error, or returns why a file is not covered."""
     if path.name.endswith(SUFFIX):
         return _check_record
     if path.name == CONFIG:
@@ -134,7 +135,7 @@ def _check_lines(path: Path) -> str:
     if lines := unsealed_lines(path):
         return f"{OLDER}: line {', '.join(map(str, lines))}"
     record = record_of_lines(path)
-    return "" if record.exists() else f"there is no {record.name}, so lines that are missing are not noticed"
+    return "" if record.exists() else f"{record.name} is missing, so missing lines are not noticed"
 
 
 def _check_json(path: Path) -> str:
@@ -152,7 +153,7 @@ def _check_tensors(path: Path) -> str:
         return _check_checkpoint(path)
     if require_as_recorded(path):
         return ""
-    return f"there is no {record_of(path).name} beside it"
+    return f"{record_of(path).name} is missing"
 
 
 def _check_ensemble(folder: Path) -> Iterator[CheckedFile]:

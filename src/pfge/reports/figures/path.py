@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 
-from pfge.lab.run.results import ComparisonRow, ConnectivityRow, Landscape, Place
+from pfge.lab.run.results import ComparisonRow, ConnectivityRow, Landscape, Point
 from pfge.methods import METHODS, START, Method, TrainingPlan, find_reference
 from pfge.reports.appearance import appearance_of
 from pfge.reports.figures.figure import Figure, Grid, Label, Panel, Series, Shape, axis_label, figure_of
@@ -212,7 +212,7 @@ def plane(found: Landscape | None) -> Figure | None:
 
 def _on_plane(
     label: str,
-    points: Sequence[Place],
+    points: Sequence[Point],
     *,
     method: str = "",
     faint: bool = False,
@@ -229,7 +229,7 @@ SIDE, LETTER_WIDTH, LETTER_HEIGHT, MARK = 380, 8, 14, 5.5
 """Sizes that names are placed by: the side of the plane, a letter, half a mark. Renderers keep ratios."""
 
 
-def _place_labels(points: Sequence[tuple[str, Place, str]], grid: Grid) -> list[Label]:
+def _place_labels(points: Sequence[tuple[str, Point, str]], grid: Grid) -> list[Label]:
     """Return each name with its place: near its mark, within the plane, and on no other name or mark."""
     (left, right), (bottom, top) = ((axis[0], axis[-1]) for axis in (grid.x, grid.y))
     across, up = SIDE / (right - left), SIDE / (top - bottom)

@@ -87,7 +87,7 @@ def test_each_dataset_becomes_the_part_that_it_is_named() -> None:
 
 
 def test_an_empty_part_is_refused() -> None:
-    with pytest.raises(DataError, match=r"the test data of .*:empty_test' is empty; it must have one item"):
+    with pytest.raises(DataError, match=r"the test data of .*:empty_test' is empty; give at least one item"):
         load_data(f"{HERE}:empty_test")
 
 
