@@ -202,7 +202,9 @@ def test_a_base_that_has_adapters_already_is_refused(saved: Path) -> None:
 
 def test_a_model_without_adapters_is_refused(tmp_path: Path) -> None:
     plain = Ensemble([view_weights(make_bert())], make_bert)
-    with pytest.raises(ValueError, match="adapters need a peft model, got a BertForSequenceClassification; let build"):
+    with pytest.raises(
+        ValueError, match="adapters need a peft model, got a BertForSequenceClassification; let"
+    ):
         save_adapters(plain, tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
 
@@ -216,7 +218,7 @@ def test_prompt_learning_is_refused(tmp_path: Path) -> None:
 def test_members_that_differ_elsewhere_are_refused(tmp_path: Path) -> None:
     model = make_lora()
     model.base_model.model.bert.pooler.dense.weight.requires_grad_(True)
-    with pytest.raises(ValueError, match=r"member 1 differs from the model also in .*pooler.*; name its module"):
+    with pytest.raises(ValueError, match=r"member 1 differs from the model also in .*pooler.*; name its"):
         save_adapters(train(model, FGE(1), 2), tmp_path / "saved")
     assert not (tmp_path / "saved" / MANIFEST).exists()
 
