@@ -44,7 +44,9 @@ def test_a_run_without_results_says_how_to_get_them(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", examples=0)
     (folder / "results.jsonl").unlink()
     run = Run(folder)
-    assert run.problems() == [f"There are no results yet. Run pfge compare --out {folder}, or wait for it."]
+    assert run.problems() == [
+        f"No results yet. Run pfge compare --out {folder}, or wait until it finishes the first method."
+    ]
     assert report_figures(run) == []
     assert report_tables(run) == []
 

@@ -1,4 +1,4 @@
-"""What a report of a run shows, in the order in which it is shown."""
+"""The figures and tables of a run, in the order of the report."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,9 +78,9 @@ def comparison_tables(
     Args:
         folder: The run, for the scores of each example.
         rows: Its results, at least one.
-        formats: Those of `pfge formats`.
-        part: Of the data; formats are measured on the test set alone.
-        margins: What differences do not matter.
+        formats: Rows that `pfge formats` measured.
+        part: Split of the data; formats are measured on the test set only.
+        margins: Largest differences that do not matter.
     """
     reference = find_reference().name
     compared = comparable_part(task_of(rows), part)

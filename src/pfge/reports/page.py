@@ -31,9 +31,9 @@ def run_section(run: Run, key: str, name: str) -> tuple[str, dict[str, Figure]]:
     """Return a run's HTML and its figures by the names that the HTML has for them.
 
     Args:
-        run: What to show.
+        run: The run to show.
         key: Makes names and addresses unique on the page.
-        name: Of the run, which no other on the page has.
+        name: Name of the run, unique on the page.
     """
     figures = {figure.name: figure for figure in report_figures(run)}
     tables = report_tables(run)
@@ -221,7 +221,7 @@ def _contents(names: Sequence[str]) -> str:
 
 
 def _compared(runs: Mapping[str, Run]) -> str:
-    """Return one table of all runs, or why there is none; "" for one run."""
+    """Return one table of all runs, or why they cannot share a table; "" for one run."""
     if len(runs) == 1:
         return ""
     table = runs_table(runs)

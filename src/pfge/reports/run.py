@@ -1,4 +1,4 @@
-"""A run folder as its report sees it: whatever is there, and what is not."""
+"""Everything that a run folder holds for its report, and what is missing."""
 
 from functools import cached_property
 from pathlib import Path
@@ -43,7 +43,7 @@ class Run:
         evaluations: The seed and the method of each ensemble that `pfge evaluate` measured, and the numbers.
         landscape: The loss plane, if there is one.
         environment: Where and how the run was made, as far as it says.
-        left_out: What of these files cannot be shown, and why.
+        left_out: Problems with files or lines that cannot be shown, one sentence each.
     """
 
     def __init__(self, folder: str | Path):
@@ -68,12 +68,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """The name of the run."""
         return self.experiment.name if self.experiment else self.folder.path.resolve().name
 
     @cached_property
     def config(self) -> str:
-        """The text of the config, "" if there is none."""
+        """The text of the config; "" if it is missing."""
         try:
             return read_bounded(self.folder.config).decode(errors="replace")
         except OSError:
@@ -86,7 +86,7 @@ class Run:
 
     @cached_property
     def config_problem(self) -> str:
-        """Why the config cannot be read, "" if it can."""
+        """The reason why the config cannot be read; "" if it can."""
         try:
             load_experiment(self.folder.config)
         except ConfigError as error:
@@ -100,7 +100,7 @@ class Run:
 
     @cached_property
     def task(self) -> Task:
-        """What the results are of; the default if there are none yet."""
+        """The task of the results; the default task before the first result."""
         return next((row.task for row in self.results), DEFAULT_TASK)
 
     @property
@@ -139,17 +139,21 @@ class Run:
         return {seed: sorted(methods) for seed, methods in found.items() if methods}
 
     def problems(self) -> list[str]:
-        """Return what is missing from a whole report, and how to get it."""
+        """Return what is missing from a complete report and how to get it, one sentence each."""
         found = []
         path = self.folder.path
         if not self.results:
-            found.append(f"There are no results yet. Run pfge compare --out {path}, or wait for it.")
+            found.append(
+                f"No results yet. Run pfge compare --out {path}, or wait until it finishes the first method."
+            )
         elif missing := self.missing():
             found += [
                 f"Seed {seed} has no results yet of {', '.join(methods)}."
                 for seed, methods in missing.items()
             ]
-            found.append(f"The run goes on, or stopped: the same pfge compare --out {path} continues it.")
+            found.append(
+                f"The run is not finished. If it stopped, the same pfge compare --out {path} continues it."
+            )
         found += [f"{problem[:1].upper()}{problem[1:]}." for problem in self.left_out]
         if self.config_problem:
             found.append(

@@ -1,4 +1,4 @@
-"""What a run found: the best methods, which ensemble to ship, and whether the paper's claim holds."""
+"""The findings of a run: the best methods, the ensemble to ship, and whether the paper's claim holds."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,8 @@ class ShippedEnsemble:
     Attributes:
         seed: The seed that is best on validation data.
         why: The folder, and why this seed, in words.
-        command: What writes the ensemble with its temperature to that folder; "" if its weights are missing.
+        command: Command that writes the ensemble with its temperature to that folder; "" if its weights are
+            missing.
     """
 
     seed: int
@@ -99,7 +100,7 @@ def _command(run: Run, seed: int, method: str, source: Path, folder: Path) -> st
 
 
 SAME = 0.001
-"""KL in nats up to which two ensembles are said to predict nearly the same."""
+"""KL in nats up to which two ensembles predict nearly the same."""
 CHOSEN_ON = "validation.calibrated"
 """The data by which the ensemble to ship is chosen: test data must not decide."""
 NO_SHARED_SEED = "No seed has results of all methods yet."
@@ -112,7 +113,7 @@ class Finding:
     """One statement about a run.
 
     Attributes:
-        about: What it is about.
+        about: Topic of the statement.
         answer: The statement.
         why: The numbers that it follows from.
         kind: The kind of finding, for its look.
@@ -202,7 +203,7 @@ def _leader(compared: _Compared, metric: Metric) -> Finding:
     else:
         answer = "Undecided"
         why = (
-            f"{best.method} has the best mean, {mean}. It is not distinguishable from any other method with "
+            f"{best.method} has the best mean, {mean}. Not distinguishable from any other method with "
             "this data"
         )
     return Finding(about, answer, ". ".join(filter(None, [why, compared.seeds])))
@@ -211,7 +212,7 @@ def _leader(compared: _Compared, metric: Metric) -> Finding:
 def _gain(compared: _Compared, method: str, metrics: Sequence[Metric]) -> list[Finding]:
     """Return whether the method to ship is better than w0 on test data, by the verdicts of `_leader`."""
     found = compared.gaps(START).get(method)
-    if found is None:  # it is w0, or there are no results of w0
+    if found is None:  # it is w0 itself, or w0 has no results
         return []
     gaps = [found[metric.name] for metric in metrics]
     about = f"{method} against {START}, on test data{_calibrated(compared.part)}"
@@ -227,7 +228,7 @@ class _Choice:
         rows: All methods that could have been chosen.
         metrics: The deciding metrics; the last is the most telling.
         is_near: Whether it is about as good as the best in all of them.
-        notes: What else is to know about the choice.
+        notes: Sentences about methods and seeds that were not considered.
     """
 
     row: MethodSummary
@@ -238,11 +239,11 @@ class _Choice:
 
 
 def _choose(run: Run) -> _Choice | Finding:
-    """Return the smallest method about as good as the best on validation data, or why there is none."""
+    """Return the smallest method about as good as the best on validation data, or why none was chosen."""
     measured_rows = _measured_on(run, CHOSEN_ON)
     if not measured_rows:
         why = (
-            "There are no results on validation data, and a choice on the test set would make its numbers "
+            "The run has no results on validation data, and a choice on the test set would make its numbers "
             "too good. Set data.validation, or data.validation_from_test if w0 saw all training data, in a "
             "new run."
         )
@@ -370,7 +371,7 @@ def _claim(run: Run, metrics: Sequence[Metric]) -> Finding:
     about = f"The paper's claim: {name} is as good as {rival}, in far less memory"
     missing = [method for method in (name, rival) if method not in rows]
     if missing:
-        return Finding(about, "Not checked", f"There are no results of {' and '.join(missing)} yet.", "claim")
+        return Finding(about, "Not checked", f"No results of {' and '.join(missing)} yet.", "claim")
     ours, theirs = rows[name], rows[rival]
     found = find_gaps(run.folder, results, rival, [name], part, run.margins).get(name)
     if found is None:
@@ -393,7 +394,7 @@ def _answer(gaps: Sequence[Gap], words: Mapping[str, str]) -> str:
 
     Args:
         gaps: The differences, one for each metric.
-        words: What verdicts are called, if not by their names.
+        words: Words for verdicts, where they differ from the verdict's name.
     """
     groups: dict[str, list[str]] = {}
     for verdict in ("as good", "better", "equal", "worse", "undecided"):

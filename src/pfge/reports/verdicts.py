@@ -34,12 +34,12 @@ class Gap(MeanEstimate):
     """A method minus the reference in one metric; the mean is over the seeds that both have.
 
     Attributes:
-        metric: Which.
+        metric: The metric that differs.
         margin: The largest difference that does not matter, in the unit of the results.
         reference: The metric of the reference, mean over the same seeds.
         sum: Where closer is better, the method plus the reference, both minus the aim. The method is closer
             exactly if the sum and the difference have opposite signs.
-        called: What the examples are called.
+        called: Name of the examples, for people.
     """
 
     metric: Metric
@@ -50,7 +50,7 @@ class Gap(MeanEstimate):
 
     @property
     def verdict(self) -> Verdict:
-        """What the intervals allow to say; undecided unless they are of seeds and of examples."""
+        """The conclusion from the intervals; undecided without noise of both seeds and examples."""
         if self.interval is None or not self.is_complete:
             return "undecided"
         low, high = self.interval
@@ -78,7 +78,7 @@ class Gap(MeanEstimate):
 
     @property
     def missing(self) -> str:
-        """What would decide an undecided verdict, at the difference that was found; "" if it is decided."""
+        """The seeds or examples that would decide an undecided verdict at this difference; "" if decided."""
         if self.verdict != "undecided":
             return ""
         if self.example_error is None:
@@ -223,9 +223,9 @@ def find_gaps(
         folder: The run, for the scores of each example.
         rows: Its results.
         reference: The method that the others are compared with.
-        methods: Which others; all if None.
-        part: Of the data, and ".calibrated" if it is at temperatures; as of `measured`.
-        margins: What differences do not matter.
+        methods: The methods to compare; all if None.
+        part: Split of the data, with ".calibrated" for results at temperatures; see `measured`.
+        margins: Largest differences that do not matter.
         compared: How many differences the intervals hold for together; as many as there are methods if None.
     """
     found = by_method([row for row in rows if measured(row, part)])
@@ -269,12 +269,12 @@ def compare(
     """Return how a method differs from the reference in a metric, on the seeds that both have.
 
     Args:
-        metric: Which.
-        method: For each seed, the numbers of examples whose mean the metric is, [N]; None if there are none.
-        reference: The same of the other method, of the same examples.
-        margins: What differences do not matter.
+        metric: The metric to compare.
+        method: For each seed, per-example values that average to the metric, [N]; None without them.
+        reference: The same values of the reference, for the same examples.
+        margins: Largest differences that do not matter.
         compared: How many differences the intervals hold for together.
-        called: What the examples are called.
+        called: Name of the examples, for people.
 
     Returns:
         The gap; None if no seed has numbers of the same examples of both, or one is not finite.
@@ -371,7 +371,7 @@ def _of_values(
     compared: int,
     called: str,
 ) -> Gap | None:
-    """Return what the metrics alone say: older versions kept no scores of examples."""
+    """Return the gap by the metrics alone, for runs of older versions without scores of examples."""
     seeds = sorted(method.keys() & reference.keys())
     if not seeds:
         return None

@@ -189,4 +189,4 @@ def test_without_a_seed_of_all_methods_there_is_no_front(tmp_path: Path) -> None
     figure = tradeoff(Run(folder))
     assert figure is not None
     assert [series.label for series in figure.panels[0].series] == ["FGE", "PFGE"]
-    assert figure.caption.endswith(" There is no Pareto front yet, as no seed has results of all methods.")
+    assert figure.caption.endswith(" The Pareto front is left out until a seed has results of all methods.")

@@ -184,7 +184,7 @@ def test_a_number_that_json_does_not_know_breaks_nothing(tmp_path: Path) -> None
 
 def test_a_run_without_results_is_a_page_that_says_so(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path / "run", methods=[]))
-    assert "There are no results yet. Run pfge compare --out" in page.text
+    assert "No results yet. Run pfge compare --out" in page.text
     assert page.data["figures"] == {}
 
 

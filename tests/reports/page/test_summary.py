@@ -100,7 +100,7 @@ def test_a_best_mean_alone_is_undecided(tmp_path: Path, spread: float, seeds: in
     for tile in (found["accurate"], found["likely"]):
         assert tile.answer == "Undecided"
         assert tile.why.startswith("FGE has the best mean, ")
-        assert tile.why.endswith(". It is not distinguishable from any other method with this data")
+        assert tile.why.endswith(". Not distinguishable from any other method with this data")
 
 
 def test_the_gain_on_w0_has_the_verdicts_of_the_best_methods(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_the_claim_says_difference_interval_and_memory(tmp_path: Path) -> None:
 
 def test_a_claim_without_one_of_the_two_is_not_checked(tmp_path: Path) -> None:
     found = said(make_run(tmp_path / "run", methods=["w0", "PFGE"]))["claim"]
-    assert (found.answer, found.why) == ("Not checked", "There are no results of FGE yet.")
+    assert (found.answer, found.why) == ("Not checked", "No results of FGE yet.")
 
 
 def test_without_results_nothing_is_said(tmp_path: Path) -> None:

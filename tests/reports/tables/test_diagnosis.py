@@ -68,7 +68,7 @@ def test_a_member_taken_off_the_minimum_is_named() -> None:
 def test_without_batch_norm_or_iterations_it_says_nothing_of_them() -> None:
     said = words(replace(GOOD, stale_loss=None, rates=[None] * 3))
     assert "BatchNorm:" not in said
-    assert "no learning rate belongs to them" in said
+    assert "their learning rates are unknown" in said
 
 
 def test_each_pair_has_a_row() -> None:
@@ -95,14 +95,14 @@ def with_gains(**changes: Any) -> str:
 
 def test_training_data_does_not_tell_whether_pooling_helps() -> None:
     said = words(replace(MEASURED, judged_on="training", gains=replace(HELPS, pooled_error=Change(0.1, 0))))
-    assert "Whether pooling helps cannot be told: there is no validation data." in said
+    assert "Whether pooling helps is unknown without validation data." in said
     assert "Change nothing: the members connect and differ." in said
 
 
 def test_members_that_are_never_wrong_are_not_said_to_differ() -> None:
     pairs = [replace(pair, disagreement=0.0) for pair in PAIRS]
     said = words(replace(GOOD, pairs=pairs, errors=[0.0] * 3, pooled_error=0.0))
-    assert "no member is wrong on any of the validation examples" in said
+    assert "every member is right on all of the validation examples" in said
 
 
 @pytest.mark.parametrize("rounding", [-3e-17, 0.0, 3e-17])

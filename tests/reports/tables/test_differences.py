@@ -68,7 +68,7 @@ def test_the_notes_state_sources_margins_and_the_number_of_methods() -> None:
     assert table.note("") == (
         "Each method minus PFGE, with the 95 % interval over test examples and seeds, for all 2 methods "
         "together (Bonferroni) in each metric; equal: the interval lies within the margin, 0.2 points in "
-        "accuracy, 0.01 in NLL; undecided: it neither does, nor excludes 0."
+        "accuracy, 0.01 in NLL; undecided: the interval contains 0 and extends beyond the margin."
     )
     one_seed = table_of(gap("accuracy", 0.1, 0.1, seeds=1), gap("nll", 0.1, 0.1, seeds=1))
     assert "over test examples alone where there is one seed, which decides nothing;" in one_seed.note("")

@@ -22,15 +22,15 @@ class Series:
     """Points that belong together.
 
     Attributes:
-        label: What they are.
-        x: Where each point is.
-        y: How high.
-        method: The method that they belong to, which decides their style and what hides them; "" for none.
+        label: Name in legends.
+        x: Horizontal coordinate of each point.
+        y: Vertical coordinate of each point.
+        method: The method that they belong to, which decides their style; hiding it hides them. "" for none.
         error: The standard error of each point, where there is one.
         shape: A line through the points, their marks, or both.
         faint: Whether this is only the background of another series.
         dashed: Whether the line is dashed.
-        names: What each point is, where the label does not say it all.
+        names: Name of each point, where the label is not specific enough.
         named: Whether the names are written beside the points, as of a front, which has a free side.
         color: Color of a line that belongs to no method; "" for the neutral one.
     """
@@ -147,13 +147,13 @@ class Panel:
     """Series that share a pair of axes.
 
     Attributes:
-        title: What is shown.
+        title: Title for people.
         x_label: The name of the x axis.
         y_label: The name of the y axis.
-        series: What is drawn, the last on top.
+        series: Lines and marks, the last on top.
         log_x: Whether equal steps on the x axis are equal ratios.
-        x_ticks: Places on the x axis and their names, if they are not to be chosen.
-        guides: Places of vertical lines.
+        x_ticks: Values on the x axis with their names; the renderer chooses them if empty.
+        guides: Horizontal coordinates of vertical lines.
         diagonal: Whether the line y = x is drawn, from 0 to 1.
         labeled: Whether every point bears the name of its method.
         grid: Values that are drawn as colors below the series, on axes that end where the grid does.
@@ -197,9 +197,9 @@ class Figure:
     """Panels side by side.
 
     Attributes:
-        name: For a file or an address.
-        title: For people.
-        caption: How to read it.
+        name: Short name, for files and addresses.
+        title: Title for people.
+        caption: Explanation for readers.
         panels: At least one, with at least one point in each.
     """
 
@@ -220,7 +220,7 @@ def axis_label(metric: Metric) -> str:
 
 
 def figure_of(name: str, title: str, caption: str, panels: Sequence[Panel]) -> Figure | None:
-    """Return the figure of those panels, series and points that can be drawn; None if there are none."""
+    """Return a figure of the panels, series and points that can be drawn; None without any."""
     drawable = []
     for panel in panels:
         series = [finite for s in panel.series if (finite := s.finite()).x]

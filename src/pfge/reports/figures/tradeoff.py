@@ -1,4 +1,4 @@
-"""What memory and forward passes buy: every method, in every format that was measured, in one picture."""
+"""The quality of every method, in every measured format, against memory and forward passes."""
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def tradeoff(run: Run) -> Figure | None:
     """Return the paired metrics of every method against its memory at test time, with the Pareto front.
 
     Where formats were measured, each is a point, and a second row of panels is against forward passes. Means
-    are over the seeds that all have; without one there is no front.
+    are over the seeds that all methods have; without such a seed the front is left out.
     """
     part = comparable_part(run.task)
     formats = [row for row in run.formats if measured(row, part)]
@@ -56,9 +56,9 @@ def tradeoff(run: Run) -> Figure | None:
 
 
 def _seeds(shared: Set[int], seeds: Set[int]) -> str:
-    """Return what the caption says of the seeds: nothing if all methods have the same."""
+    """Return a sentence about the seeds for the caption; "" if all methods have the same."""
     if not shared:
-        return " There is no Pareto front yet, as no seed has results of all methods."
+        return " The Pareto front is left out until a seed has results of all methods."
     return "" if shared == seeds else f" Drawn over {name_seeds(shared)}, which all methods have."
 
 
@@ -134,7 +134,7 @@ def _of_formats(
 
 @dataclass(frozen=True)
 class _Axis:
-    """A cost: its label, what a tick of 1 stands for, how it is found, and what a tick is called."""
+    """A cost: its label, the cost of one unit, how to get it from a row, and how to name a tick."""
 
     label: str
     unit: int

@@ -65,9 +65,9 @@ ALIKE = 0.3
 
 
 FALLS_FAST = 0.5
-"""Members whose training loss is lower than w0's by more than this share, and by 0.05, began too early."""
+"""If members' training loss is below w0's by more than this share, and by 0.05, w0 is undertrained."""
 LARGE_GAIN = 0.25
-"""A member that makes fewer of w0's errors by more than this share is not explained by averaging."""
+"""Averaging alone does not reduce w0's errors by more than this share."""
 MARGINS = MarginSettings()
 NOTHING = "Change nothing: the members connect, differ, and are better together."
 
@@ -111,7 +111,7 @@ def pooling_helps(gains: Gains) -> bool:
 
 
 def is_undertrained(found: Diagnosis, gains: Gains) -> bool:
-    """Return whether w0 had far to go: members alone gain more on it than averages and ensembles do."""
+    """Return whether w0 is undertrained: members alone gain more on it than averages and ensembles do."""
     loss = _mean([pair.loss for pair in found.pairs])
     falls_fast = loss < (1 - FALLS_FAST) * gains.w0_training_loss - 0.05
     gain = -gains.member_error.mean
@@ -125,17 +125,17 @@ def is_as_good_at_a_temperature(gains: Gains) -> bool:
 
 
 def has_barrier(found: Diagnosis) -> bool:
-    """Return whether some straight line between adjacent members crosses a barrier."""
+    """Return whether the straight line between any two adjacent members crosses a barrier."""
     return any(_relative_barrier(pair) > 1 for pair in found.pairs)
 
 
 def _relative_barrier(pair: AdjacentMembers) -> float:
-    """Return the rise half-way as a multiple of the one from which on it is a barrier."""
+    """Return the rise half-way in units of the smallest rise that counts as a barrier."""
     return pair.barrier / max(BARRIER * pair.loss, 0.01)
 
 
 def are_alike(found: Diagnosis) -> bool:
-    """Return whether the members hardly differ, for what there is to correct."""
+    """Return whether members disagree on few examples, compared with their error."""
     error = _mean(found.errors)
     return _mean([pair.disagreement for pair in found.pairs]) < ALIKE * error
 
@@ -147,7 +147,7 @@ def _of_gains(found: Diagnosis, gains: Gains) -> list[str]:
     against = f"against each alone, {numbers}."
     if found.judged_on == "training":
         said = [
-            "Whether pooling helps cannot be told: there is no validation data. Set data.validation, or "
+            "Whether pooling helps is unknown without validation data. Set data.validation, or "
             "data.validation_from_test if w0 saw all training data, in a new run."
         ]
     elif pooling_helps(gains):
@@ -204,7 +204,7 @@ def _different(found: Diagnosis) -> str:
     error = _mean(found.errors)
     examples = f"{found.judged_on} examples"
     if not error and not disagreement:
-        return f"Whether they differ cannot be told: no member is wrong on any of the {examples}."
+        return f"Whether they differ is unknown: every member is right on all of the {examples}."
     verdict = "They hardly differ" if are_alike(found) else "They differ"
     return (
         f"{verdict}: adjacent members disagree on {100 * disagreement:.2f} % of the {found.judged_on} "
@@ -224,7 +224,7 @@ def _stale(found: Diagnosis, stale: float) -> str:
 def _rates(found: Diagnosis) -> str:
     taken = [rate for rate in found.rates if rate is not None]
     if not taken:
-        return "Members belong to no iteration of the run, so no learning rate belongs to them."
+        return "Members do not belong to iterations of the run, so their learning rates are unknown."
     off = [
         number
         for number, rate in enumerate(found.rates, 1)

@@ -120,9 +120,9 @@ class MeasuredWay:
     Attributes:
         name: For people.
         mean_members: Mean number of members evaluated per example.
-        most_members: The largest number.
-        scores: Of each example.
-        seconds: That its members take.
+        most_members: Largest number of members evaluated for an example.
+        scores: Scores of each example.
+        seconds: Time that its members take.
     """
 
     name: str
@@ -183,7 +183,7 @@ def formats_table(rows: Sequence[FormatRow]) -> Table:
 
 
 def _on_a_front(rows: Sequence[FormatSummary], metrics: Sequence[Metric]) -> set[str]:
-    """Return the names of what nothing as small, or nothing as fast, is better than in some metric."""
+    """Return the names of rows on a Pareto front: of bytes or of passes, against some metric."""
 
     def loss(metric: Metric, row: FormatSummary) -> float:
         return metric.penalty(row.metrics[metric.name].mean)

@@ -139,9 +139,9 @@ def differences_table(
     """Return a row for each method that has an interval in every metric; None if none has.
 
     Args:
-        gaps: Of each method in each metric.
+        gaps: Gaps by method and metric.
         reference: The method that the others are compared with.
-        calibrated: Whether to say that they are compared calibrated.
+        calibrated: Whether methods are compared calibrated, which the title and the note state.
     """
     found_gaps = [gap for found in gaps.values() for gap in found.values()]
     metrics = list(dict.fromkeys(gap.metric for gap in found_gaps))
@@ -185,7 +185,7 @@ def _notes(gaps: list[Gap], reference: str, methods: int) -> list[str]:
         f"Each method minus {reference}, with the 95 % interval over {sources}{together}",
         *(f"better or worse in {metric.label}: {_excludes_the_aim(metric)}" for metric in closer),
         f"equal: the interval lies within the margin, {', '.join(margins)}",
-        "undecided: it neither does, nor excludes 0.",
+        "undecided: the interval contains 0 and extends beyond the margin.",
     ]
 
 
@@ -217,7 +217,7 @@ def runs_table(runs: Mapping[str, Run]) -> Table | None:
     """Return a row for each method and run; None if fewer than two have results, or of different tasks.
 
     Args:
-        runs: By a name that is there once.
+        runs: Runs by unique names.
     """
     found = {name: run for name, run in runs.items() if run.results}
     if len(found) < 2 or len({run.task for run in found.values()}) > 1:

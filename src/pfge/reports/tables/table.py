@@ -113,7 +113,7 @@ Cell = Text | Number | Interval | Count | Ratio | Missing
 
 
 class BestMark:
-    """Stands in notes for what marks the best number of a column, which differs between renderers."""
+    """A placeholder in notes: each renderer replaces it by its own mark of the best number."""
 
 
 BEST = BestMark()
@@ -125,9 +125,9 @@ class Column:
     """A column.
 
     Args:
-        head: For people.
-        name: For programs, unique in a table; "" is the head.
-        align: Where cells stand.
+        head: Name for people.
+        name: Name for programs, unique in a table; "" for the head.
+        align: Side on which cells are aligned.
     """
 
     head: str
@@ -140,10 +140,10 @@ class Row:
     """A row.
 
     Args:
-        cells: One for each column.
-        emphasized: Whether it is the one that readers look for.
-        reference: Whether it is there to judge the others by, and may stand apart from them.
-        folded: Whether a page shows it only on request, as another row is better and no larger.
+        cells: One cell for each column.
+        emphasized: Whether the row is shown in bold.
+        reference: Whether the row only serves to judge the others by, and may stand apart from them.
+        folded: Whether a page shows it only on request, because another row is better and not larger.
     """
 
     cells: Sequence[Cell]
@@ -157,12 +157,12 @@ class Table:
     """A table.
 
     Args:
-        key: Its short name, for programs.
-        title: What it shows.
-        columns: What each cell of a row is.
-        rows: From top to bottom.
-        notes: How to read it; one of them may be `BEST`.
-        subject: The one ensemble that it is of; "" if it is of all methods.
+        key: Short name, for programs.
+        title: Title for people.
+        columns: Head and alignment of each column.
+        rows: Rows from top to bottom.
+        notes: Notes for readers; one of them may be `BEST`.
+        subject: Name of the one ensemble that it describes; "" if it compares methods.
     """
 
     key: str
@@ -230,7 +230,7 @@ def best_notes(ranked: Set[int], seeds: Set[int]) -> list[str | BestMark]:
 
     Args:
         ranked: The seeds that methods were ranked by.
-        seeds: All that there are.
+        seeds: All seeds with results.
     """
     if not ranked:
         return ["no number is marked as the best, as no seed has results of all methods yet"]
