@@ -249,7 +249,7 @@ def landscape(options: argparse.Namespace) -> int:
 def formats(options: argparse.Namespace) -> int:
     """Measure every ensemble of a finished comparison in every storage format.
 
-    The formats are float32, int8, and an int8 base with 3 bits or 1 bit for each member. Print bytes, forward
+    The formats are float32, int8, and an int8 base with a few bits for each member. Print bytes, forward
     passes, accuracy and NLL on the test set. With validation data, each is also measured as a cascade, which
     stops evaluating members once the prediction is confident. Running the same command again measures only
     what is missing.

@@ -123,7 +123,7 @@ def _of_formats(
         "tradeoff",
         "What memory and forward passes buy",
         "Each method on the test set in each format that it can be shipped in. Large marks: float32, all "
-        "members evaluated. Small marks: compressed to int8, or to an int8 base and 3 bits or 1 bit for each "
+        "members evaluated. Small marks: compressed to int8, or to an int8 base and a few bits for each "
         "member; or a cascade, which evaluates one member after another until the prediction is confident; "
         "or both. Bars are one standard error over seeds. Nothing named on the dashed line, the Pareto "
         "front, is beaten by "
