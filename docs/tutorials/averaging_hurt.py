@@ -8,7 +8,7 @@ weights, and points of different valleys. Each has a sign and a remedy.
 # %%
 # A path whose average is better than its points
 # ----------------------------------------------
-# The rate of this path is high, so that single points are worse than w0. Their mean is about as good as w0.
+# The rate of this path is high, so single points are worse than w0. Their mean is about as good as w0.
 
 import matplotlib.pyplot as plt
 import torch
@@ -91,7 +91,7 @@ figure.tight_layout()
 # %%
 # Second cause: different valleys
 # -------------------------------
-# Between two points of one path there is no barrier: the middle is better than both. Between two trainings
+# Two points of one path are not separated by a barrier: the middle is better than both. Between two trainings
 # from different starts there is one: their mean is worse than both, although both are good. The remedy:
 # average within one path, and pool predictions across trainings.
 
@@ -112,5 +112,5 @@ axes.legend()
 figure.tight_layout()
 
 # %%
-# ``pfge diagnose RUN`` looks for these causes in a run, and says what to change. ``pfge average --config``
+# ``pfge diagnose RUN`` looks for these causes in a run, and recommends changes. ``pfge average --config``
 # measures half-way between checkpoints before it averages them.

@@ -1,8 +1,8 @@
 """Calibrate and trust it
 ======================
 
-A model says 99 % and is right in 95 % of those cases. One number, the temperature, corrects most of
-that. And where members disagree, an ensemble can tell what it does not know.
+A model reports 99 % confidence and is right in 95 % of those cases. One number, the temperature, corrects
+most of that. Where members disagree, an ensemble also shows what it does not know.
 """
 
 # %%

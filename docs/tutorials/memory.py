@@ -80,7 +80,7 @@ ensembles = {"w0": pfge.Ensemble([w0], make_model), **ensembles}
 # Compress and calibrate
 # ----------------------
 # Members of one path share a base, stored once in 8 bits; three bits hold the difference of each from it.
-# Every row gets a temperature from validation data, so that overconfidence does not decide.
+# Every row gets a temperature from validation data, so overconfidence does not decide.
 
 test_targets = y[1000:]
 
@@ -99,7 +99,7 @@ for name, ensemble in ensembles.items():
         print(f"{name:5} {len(ensemble):2} members, {kind:10} {size:9,} bytes, NLL {nll:.4f}")
 
 # %%
-# The picture to decide by
+# The figure for your decision
 # ------------------------
 # Filled is float32, hollow is compressed. Choose the lowest point to the left of what you can afford.
 
@@ -120,5 +120,5 @@ axes.legend(title="method, members", ncols=2)
 figure.tight_layout()
 
 # %%
-# One small data set and one seed only show how to draw the picture. ``pfge compare`` and ``pfge formats``
-# make it for your data, over seeds, with intervals; ``pfge plan`` says before training what would fit.
+# One small data set and one seed only show how to draw the figure. ``pfge compare`` and ``pfge formats``
+# make it for your data, over seeds, with intervals; ``pfge plan`` prints before training what would fit.

@@ -55,7 +55,7 @@ w0 = pfge.Ensemble([pfge.weights.copy_weights(model.state_dict())], make_model)
 # Five more lines
 # ---------------
 # An epoch has 15 iterations. A cycle of two epochs, a period of five cycles, four periods: four members.
-# The schedule sets the learning rate, so there is no scheduler in the loop. Its peak rate of 1.0 is high.
+# The schedule sets the learning rate, so the loop does not need a scheduler. Its peak rate of 1.0 is high.
 # This small network with BatchNorm tolerates it, and the members differ more, which helps the ensemble.
 
 schedule = pfge.Triangular(cycle=30, low=5e-4, high=1.0)
