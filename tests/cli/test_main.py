@@ -161,8 +161,8 @@ def test_help_says_what_there_is(capsys: Captured, arguments: list[str], expecte
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["comprae"], "there is no command 'comprae'; did you mean compare?"),
-        (["xyz"], "there is no command 'xyz'; choose from plan, compare, "),
+        (["comprae"], "unknown command 'comprae'; did you mean compare?"),
+        (["xyz"], "unknown command 'xyz'; choose from plan, compare, "),
         (["compare", "--hlp"], "unrecognized arguments: --hlp; see pfge --help"),
         (["compress"], "the following arguments are required: ENSEMBLE, OUT; see pfge compress --help"),
     ],

@@ -161,7 +161,7 @@ class _Parser(argparse.ArgumentParser):
             names = [command.name for command in COMMANDS]
             near = get_close_matches(found[1], names, n=1)
             meant = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
-            message = f"there is no command {found[1]!r}; {meant}"
+            message = f"unknown command {found[1]!r}; {meant}"
         else:
             message = f"{message}; see {self.prog} --help"
         print(f"pfge: error: {printable(message)}", file=sys.stderr)
