@@ -23,6 +23,8 @@ from pfge.storage.files import StorageError, json_text, read_json_object, write_
 from pfge.tasks import Classification
 from pfge.tasks.classification import require_classification, require_one_class
 
+__all__ = ["Cascade", "fit_cascade"]
+
 FORMAT = "pfge-cascade"
 VERSION = 2
 READABLE = (1, VERSION)  # the first had one threshold for all

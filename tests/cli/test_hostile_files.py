@@ -296,8 +296,11 @@ def test_verify_goes_on_after_any_error_of_a_reader(
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        (f"ensemble.high={10**400}", "ensemble.high must be a number of at most 64 bits, got 1000"),
-        (f"seeds=[{10**30}]", "seeds must be a number of at most 64 bits"),
+        (
+            f"ensemble.high={10**400}",
+            "ensemble.high must be a number of at most 64 bits, got one of 1,329 bits",
+        ),
+        (f"seeds=[{10**30}]", "seeds[0] must be a number of at most 64 bits, got one of 100 bits"),
         (f"model.options={{width={10**30}}}", "model.options.width must be a number of at most 64 bits"),
         ("ensemble.length=1e300", "ensemble.length must be at most 10,000 periods, got 1e+300"),
         (f"seeds={list(range(1001))}", "seeds must be at most 1,000, got 1,001"),

@@ -61,7 +61,7 @@ def test_the_commands_take_such_a_run(
         (["evaluate", ensemble, "--corruptions", "noise"], "corrupting inputs needs pictures"),
         (
             ["predict", ensemble, "picture.png"],
-            "pfge predict reads pictures and arrays, but inputs of this data are dict",
+            "pfge predict reads images and arrays, but inputs of this data are dict",
         ),
     ):
         assert main([*arguments, *settings]) == 2
