@@ -13,7 +13,7 @@ import torch
 
 import pfge
 from pfge.lab.launch.processes import IS_USED, start_fork_server, worker_context
-from tests.processes import ROOT
+from tests.processes import ROOT, launch
 
 pytestmark = pytest.mark.skipif(not IS_USED, reason="workers are not forked on this system")
 
@@ -56,6 +56,22 @@ def test_a_worker_begins_with_everything_imported_and_no_thread_was_started() ->
     # The main one; OpenBLAS, which numpy has, ends its own before a fork.
     assert found.pop("threads of its parent") == 1
     assert found == {"loaded": MODULES, "ignores Ctrl-C": True, "CUDA": False}
+
+
+START = """
+import sys
+from argparse import Namespace
+import pfge.cli.main
+from pfge.cli.arguments import prepare_workers
+from multiprocessing import forkserver
+prepare_workers(Namespace(launcher="here:2"))
+print(forkserver._forkserver._forkserver_pid is not None, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_a_command_starts_the_server_before_it_imports_torch() -> None:
+    assert launch("-c", START).split() == ["True", "False"]
 
 
 def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
