@@ -222,6 +222,15 @@ def test_output_that_is_no_logits_is_refused() -> None:
 # Targets
 
 
+@pytest.mark.parametrize("wrap", [tuple, list])
+def test_inputs_and_targets_in_place_of_batches_are_refused_before_targets_are_predicted(wrap: Any) -> None:
+    inputs, targets = make_batch(1)
+    ensemble = Ensemble([view_weights(make_mlp())], make_mlp)
+    for use in (ensemble.evaluate, ensemble.calibrated):
+        with pytest.raises(ValueError, match="a batch must be a pair of inputs and a tensor of targets"):
+            use(wrap((inputs, targets)))
+
+
 class Masked(nn.Module):
     """Logits [N, 3] of the features that a mask leaves."""
 

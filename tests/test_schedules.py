@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -104,6 +105,12 @@ def test_low_above_high_is_refused_with_both_values(schedule: type[Triangular | 
 def test_an_unknown_start_is_refused() -> None:
     with pytest.raises(ValueError, match="start must be 'low' or 'high', got 'middle'"):
         Triangular(4, 0.1, 0.2, start="middle")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rate", ["0.1", None, [0.1]])
+def test_rates_of_another_type_are_refused(rate: Any) -> None:
+    with pytest.raises(TypeError, match=r"rates must be numbers, got .* pass floats"):
+        Triangular(4, rate, 0.2)
 
 
 def test_rates_that_are_not_numbers_are_refused() -> None:

@@ -39,6 +39,7 @@ from pfge.prediction import (
     Predictor,
     predict_in_chunks,
     predict_in_turn,
+    require_pairs,
 )
 from pfge.storage.ensemble_folder import MANIFEST, as_members, describe_file, write_ensemble
 from pfge.storage.record import NO_INPUT_SPEC, EnsembleRecord, InputSpec
@@ -517,7 +518,8 @@ class Ensemble:
             0.5
         """
         scores: list[ExampleScores] = []
-        for batch, pool in self.pool(batches, targets=targets, chunk_bytes=chunk_bytes):
+        checked = require_pairs(batches) if targets is None else batches
+        for batch, pool in self.pool(checked, targets=targets, chunk_bytes=chunk_bytes):
             scores.append(self.task.score(pool.predictions, self.task.targets_of(batch, targets)))
             del batch, pool  # before the next chunk is read
         return type(scores[0]).cat(scores)

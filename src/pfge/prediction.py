@@ -19,7 +19,7 @@ from pfge.calibration import (
     fit_shared_temperature,
 )
 from pfge.errors import InvalidTypeError, InvalidValueError
-from pfge.forward import TargetsAt, require_rereadable, require_same_order
+from pfge.forward import TargetsAt, require_rereadable, require_same_order, targets_of
 from pfge.tasks import Task
 from pfge.tasks.classification import require_classification, require_one_class
 
@@ -176,6 +176,22 @@ def predict_in_chunks(
         yield chunk, members
     if not any_yet:
         raise InvalidValueError("predicting needs at least one batch, got none")
+
+
+def require_pairs(batches: Iterable[Any]) -> Iterator[Any]:
+    """Return the batches; one that is a tensor, which holds no targets, is refused before it is predicted.
+
+    Somebody who passes one pair in place of a list of pairs would otherwise have the targets predicted.
+    """
+    _require_batches(batches)
+
+    def checked() -> Iterator[Any]:
+        for batch in batches:
+            if isinstance(batch, Tensor | PackedSequence):
+                targets_of(batch)  # raises
+            yield batch
+
+    return checked()
 
 
 def _require_batches(batches: object) -> None:

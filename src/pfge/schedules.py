@@ -13,6 +13,7 @@ Example:
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi
+from numbers import Real
 from operator import index
 from typing import Literal
 
@@ -278,6 +279,8 @@ def _require_cycle(cycle: int) -> None:
 
 
 def _require_rates(low: float, high: float) -> None:
+    if not all(isinstance(rate, Real) for rate in (low, high)):
+        raise InvalidTypeError(f"rates must be numbers, got {low!r} and {high!r}; pass floats, such as 0.05")
     if not 0 <= low <= high < float("inf"):
         raise InvalidValueError(
             f"rates must satisfy 0 <= low <= high, got low={low} and high={high}; exchange or correct them"
