@@ -9,3 +9,7 @@ from pfge.storage.files import read_json_object, write_json
 def edit_json(path: Path, **changes: Any) -> None:
     """Change entries of a JSON file as a forger would; an entry of None becomes null."""
     write_json(path, {**read_json_object(path), **changes})
+
+
+def edit_manifest(folder: Path, **changes: Any) -> None:
+    edit_json(folder / "manifest.json", **changes)

@@ -11,7 +11,8 @@ import pytest
 from pfge.methods import known_rows
 from tests.reports.made_run import make_run
 
-SOURCE = Path(__file__).parent.parent / "src" / "pfge"
+TESTS = Path(__file__).parent
+SOURCE = TESTS.parent / "src" / "pfge"
 
 # Lowest first. A room may import from rooms in rows before its own, and from itself. The same holds for the
 # rooms of `lab` and `reports`.
@@ -84,6 +85,47 @@ def test_imports_go_downwards_only(file: Path, house: str) -> None:
     imported = {found for name in modules_imported(file) if (found := room_of(name, house))}
     known = set().union(*ROWS[house])
     assert imported & known <= {room}.union(*ROWS[house][:row])
+
+
+def imported_test_modules(file: Path) -> set[str]:
+    """Return the test modules that a file imports, or imports something from."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module or ''}.{alias.name}" for alias in node.names}
+    return {found[0] for name in names if (found := re.match(r"(\w*\.)*?test_\w+", name))}
+
+
+ITS_TESTS_ARE_ROWS = {"integrations/table.py: tests.integrations.test_conformance"}
+"""The table of a page, whose rows are the names of a module's tests."""
+
+
+def test_no_test_module_is_imported() -> None:
+    found = {
+        f"{file.relative_to(TESTS).as_posix()}: {module}"
+        for file in TESTS.rglob("*.py")
+        for module in imported_test_modules(file)
+    }
+    assert found == ITS_TESTS_ARE_ROWS
+
+
+def test_imports_of_test_modules_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    file.write_text(
+        "import tests.test_a\nfrom tests.cli.test_b import x\nfrom tests.cli import test_c, captured\n"
+        "from . import test_d\nfrom .test_e import y\nfrom tests.toys import make_mlp\n"
+        "def test_f():\n    import tests.lab.test_g\n"
+    )
+    assert imported_test_modules(file) == {
+        "tests.test_a",
+        "tests.cli.test_b",
+        "tests.cli.test_c",
+        ".test_d",
+        "test_e",
+        "tests.lab.test_g",
+    }
 
 
 def test_every_room_of_a_house_has_its_row() -> None:

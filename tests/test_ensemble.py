@@ -40,18 +40,8 @@ from pfge.weights import copy_weights, view_weights
 from tests.resealed import edit_json
 from tests.tasks.cases import CASES, ROWS, Case
 from tests.tasks.fractions import Fractions
+from tests.toy_members import X, expected, make_members
 from tests.toys import assert_same_weights, make_batch, make_mlp, make_sgd, train
-
-X = make_batch(7, size=20)[0]
-
-
-def make_members(count: int = 3) -> list[Weights]:
-    return [copy_weights(view_weights(make_mlp(seed))) for seed in range(count)]
-
-
-def expected(count: int = 3) -> Tensor:
-    with torch.no_grad():
-        return torch.stack([make_mlp(seed).eval()(X).softmax(dim=1) for seed in range(count)])
 
 
 def test_it_predicts_the_mean_of_the_softmax_not_of_the_logits() -> None:

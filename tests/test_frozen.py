@@ -19,7 +19,6 @@ from pfge import (
     Collector,
     Ensemble,
     StorageError,
-    Trajectory,
     Weights,
     compress,
     load_checkpoint,
@@ -27,51 +26,14 @@ from pfge import (
 )
 from pfge.collectors import Star
 from pfge.weights import buffer_names, count_bytes, has_same_bits, is_shared, view_weights
+from tests.frozen_toys import X, advance, bytes_of_folder, classify, make_model, make_trajectory
 from tests.resealed import edit_json
 from tests.toys import assert_same_weights
-
-X = torch.randn(5, 64, generator=torch.Generator().manual_seed(3))
-
-
-def make_model() -> nn.Module:
-    """A model of which the first layer, which is frozen, has 95 % of the numbers."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(64, 1000), nn.ReLU(), nn.Linear(1000, 3), nn.Linear(3, 1))
-    model[0].requires_grad_(False)
-    with torch.no_grad():
-        model[0].weight[0, :2] = torch.tensor([-0.0, 0.0])
-    return model
-
-
-def make_trajectory(*collectors: Collector, model: nn.Module | None = None) -> Trajectory:
-    model = model or make_model()
-    return Trajectory(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), None, collectors)
-
-
-def advance(trajectory: Trajectory, iterations: int, after: Callable[[int], None] = lambda _: None) -> None:
-    for _ in range(iterations):
-        inputs = torch.randn(8, 64, generator=torch.Generator().manual_seed(trajectory.iteration))
-        trajectory.optimizer.zero_grad()
-        (trajectory.model(inputs) - 1).square().mean().backward()
-        trajectory.before_update()
-        trajectory.optimizer.step()
-        trajectory.after_update()
-        after(trajectory.iteration)
 
 
 def bytes_of_memory(tensors: Iterable[Tensor]) -> int:
     """The memory that tensors take together."""
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
-
-
-def bytes_of_folder(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir())
-
-
-def classify(model: nn.Module, x: Tensor) -> Tensor:
-    logit = model(x)
-    return torch.cat([logit, -logit], dim=1)
 
 
 def test_four_members_of_a_model_that_is_mostly_frozen_take_little_more_than_one(tmp_path: Path) -> None:

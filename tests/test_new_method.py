@@ -17,9 +17,9 @@ from pfge.methods import METHODS, Method, register
 from pfge.reports.appearance import APPEARANCES, Appearance, Style
 from pfge.reports.page import make_page
 from pfge.reports.run import Run
-from tests.cli.test_plan import PLAN
+from tests.cli.every_command import PLAN
 from tests.lab.tiny import Stopped, counted_steps, outcome, read_lines, run, tiny
-from tests.reports.page.test_page import Read
+from tests.reports.page.read_page import Read
 
 QUIET = Reporter(quiet=True)
 # The same members as FGE's, so that every number of it is known.

@@ -14,23 +14,11 @@ from torch.nn.functional import cross_entropy
 
 import pfge
 from pfge.cli.main import COMMANDS, main
+from tests.readme_blocks import DOCS, DOCUMENTS, README, ROOT, name_of, read_blocks
 from tests.toys import make_batch, make_mlp, make_sgd
 
-ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
-DOCUMENTS = [README, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md"))]
-DOCS = ROOT / "docs"
 FOLDERS = (DOCS, DOCS / "api", DOCS / "methods", DOCS / "trainers")
 DOCUMENTS += sorted(path for folder in FOLDERS for path in folder.glob("*.md"))
-
-
-def name_of(document: Path) -> str:
-    """Return how a page is called in the names of tests."""
-    return document.relative_to(ROOT).with_suffix("").as_posix()
-
-
-def read_blocks(document: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", document.read_text(), re.DOTALL)
 
 
 def users_names() -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pfge.storage.files import StorageError
 from pfge.tasks import Classification, MultiLabel, Regression, Task
 from pfge.views import View, Views, usual_views
 from pfge.weights import Weights, copy_weights, view_weights
-from tests.export.test_export import answer
+from tests.export.exported_files import answer
 
 PICTURE = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])[None, None]
 

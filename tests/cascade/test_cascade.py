@@ -16,7 +16,7 @@ from pfge.compression import Bits, PackSettings, compress
 from pfge.metrics.scores import accuracy, negative_log_likelihood
 from tests.tasks.cases import CASES
 from tests.tasks.fractions import Fractions
-from tests.test_ensemble import make_members
+from tests.toy_members import make_members
 from tests.toys import make_batch, make_mlp
 
 BATCHES = [make_batch(i, size=30)[0] for i in range(3)]

@@ -1,4 +1,5 @@
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,27 @@ from PIL import Image
 from tests.cli.every_command import RUN_SETTINGS
 from tests.lab.tiny import run, tiny
 from tests.made_once import made_once
+
+
+@pytest.fixture(autouse=True)
+def _leave_the_interpreter_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The command prints warnings in its own way, and writes into the current folder."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with an ensemble and validation data, for one module."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run(tiny("ensemble.methods=['PFGE']", "data.validation_from_test=true"), folder)
+    return folder
+
+
+@pytest.fixture
+def pfge(finished: Path) -> Path:
+    """An ensemble in a run."""
+    return finished / "seed-1" / "ensembles" / "PFGE"
 
 
 @pytest.fixture(scope="session")

@@ -34,3 +34,5 @@ WITHOUT_THE_CONFIG_OF_A_RUN = {
 }
 READING = READING_ENSEMBLES | READING_RUNS
 ALL = READING | WITHOUT_THE_CONFIG_OF_A_RUN
+
+PLAN = ["plan", "--model", "resnet20", "--classes", "10", "--epochs", "40"]

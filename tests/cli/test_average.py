@@ -13,7 +13,7 @@ from pfge import Ensemble
 from pfge.cli.main import main
 from pfge.lab.models import build_model
 from pfge.storage.files import read_tensors
-from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
+from tests.cli.captured import Captured, refused
 from tests.lab.tiny import run, tiny
 
 DATA = ["--set", "data.name=digits", "--set", "data.validation=200", "--set", "model.name=small_conv"]

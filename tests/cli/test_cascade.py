@@ -10,8 +10,8 @@ from pfge.calibration import CalibrateBy
 from pfge.cli.main import main
 from pfge.lab.data import ImageSet, load_data, validation_from_test
 from pfge.metrics import accuracy, expected_calibration_error, negative_log_likelihood
-from tests.cli.test_compress import Captured, finished, pfge, small_conv  # noqa: F401
-from tests.cli.test_main import _leave_the_interpreter_as_it_was, refused  # noqa: F401
+from tests.cli.captured import Captured, refused
+from tests.lab.tiny import small_conv
 
 
 def inputs_and_labels(part: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,7 +32,7 @@ def printed_rows(printed: str) -> dict[str, list[float]]:
 
 
 @pytest.fixture
-def noisy(pfge: Path, tmp_path: Path) -> Path:  # noqa: F811
+def noisy(pfge: Path, tmp_path: Path) -> Path:
     """An ensemble outside of the run, whose members need each other."""
     generator = torch.Generator().manual_seed(0)
     members = [
@@ -50,7 +50,7 @@ def noisy(pfge: Path, tmp_path: Path) -> Path:  # noqa: F811
 
 def test_the_cascade_is_written_and_its_worth_on_the_test_set_is_printed(
     noisy: Path,
-    finished: Path,  # noqa: F811
+    finished: Path,
     capsys: Captured,
 ) -> None:
     config = str(finished / "config.toml")
@@ -91,7 +91,7 @@ def test_the_cascade_is_written_and_its_worth_on_the_test_set_is_printed(
 @pytest.mark.parametrize("by", ["pooled", "members"])
 def test_beside_calibrated_rows_the_one_member_has_its_own_temperature(
     noisy: Path,
-    finished: Path,  # noqa: F811
+    finished: Path,
     tmp_path: Path,
     capsys: Captured,
     by: CalibrateBy,
@@ -116,7 +116,7 @@ def test_beside_calibrated_rows_the_one_member_has_its_own_temperature(
 
 
 def test_an_ensemble_with_a_cascade_beside_it_is_loaded_and_saved_as_before(
-    pfge: Path,  # noqa: F811
+    pfge: Path,
     tmp_path: Path,
 ) -> None:
     ensemble = Ensemble.load(pfge, small_conv)
@@ -130,7 +130,7 @@ def test_an_ensemble_with_a_cascade_beside_it_is_loaded_and_saved_as_before(
 
 
 def test_a_loss_of_likelihood_is_kept_and_the_file_goes_where_it_is_asked_for(
-    pfge: Path,  # noqa: F811
+    pfge: Path,
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "mine.json"
@@ -153,7 +153,7 @@ def test_a_loss_of_likelihood_is_kept_and_the_file_goes_where_it_is_asked_for(
     ],
 )
 def test_a_mistake_is_told_in_one_line(
-    pfge: Path,  # noqa: F811
+    pfge: Path,
     tmp_path: Path,
     capsys: Captured,
     arguments: list[str],
@@ -165,7 +165,7 @@ def test_a_mistake_is_told_in_one_line(
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_any_prediction(
-    pfge: Path,  # noqa: F811
+    pfge: Path,
     capsys: Captured,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pfge.cli.main import COMMANDS, main
+from tests.cli.captured import Captured
 from tests.cli.every_command import ALL, PFGE
-from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was  # noqa: F401
 
 INPUTS = (".", PFGE, "digit.png", "seed-1/w0.safetensors")
 OUTPUTS = ("small", "seen", "out.pt2", "mean", "pool")

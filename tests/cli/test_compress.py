@@ -16,36 +16,18 @@ from pfge.compression import Bits, Budget, compress
 from pfge.lab.config.settings import EngineSettings
 from pfge.lab.data import load_data, validation_from_test
 from pfge.lab.engine import Engine
-from pfge.lab.models import build_model
 from pfge.metrics import kl_divergence, negative_log_likelihood
 from pfge.packed import PackedMembers, PackSettings, pack_members
-from tests.lab.tiny import run, tiny
-from tests.packed.test_packed_members import close_members
+from tests.lab.tiny import small_conv
+from tests.packed.close_members import close_members
 from tests.toys import assert_same_weights, make_mlp
 
 MEMBERS = close_members(spread=0.02)
 Captured = pytest.CaptureFixture[str]
 
 
-def small_conv() -> nn.Module:
-    return build_model("small_conv", classes=10, channels=1)
-
-
 def placed_conv() -> nn.Module:
     return Engine(EngineSettings(accelerator="cpu")).place(small_conv())
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    run(tiny("ensemble.methods=['PFGE']", "data.validation_from_test=true"), folder)
-    return folder
-
-
-@pytest.fixture
-def pfge(finished: Path) -> Path:
-    """An ensemble in a run."""
-    return finished / "seed-1" / "ensembles" / "PFGE"
 
 
 @pytest.fixture(scope="module")

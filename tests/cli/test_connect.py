@@ -1,24 +1,17 @@
 """`pfge connect`: three tables and a figure, the same when it is run again."""
 
 import sys
-import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
 from pfge.cli.main import main
-from tests.cli.test_main import squeezed
-from tests.lab.experiments.test_connect import SETTINGS
+from tests.cli.captured import cells, squeezed
+from tests.lab.experiments.connect_settings import SETTINGS
 from tests.lab.tiny import counted_steps, run, tiny
 
 Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _leave_the_interpreter_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command prints warnings in its own way."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +19,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "run"
     run(tiny(*SETTINGS), path)
     return path
-
-
-def cells(printed: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]
 
 
 def refused(captured: Captured, *arguments: str) -> str:

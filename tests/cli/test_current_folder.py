@@ -13,6 +13,7 @@ import pytest
 import pfge
 from pfge.cli.main import COMMANDS
 from tests.cli.every_command import ALL
+from tests.cli.installed_python import python
 
 # The big packages are imported once, before processes are forked that run a command each. Every import of a
 # command, whether or not the module is found, must be made without the current folder on sys.path.
@@ -47,19 +48,6 @@ for name, arguments in commands.items():
     open(mark, "w").close()
 print(json.dumps(found))
 """
-
-
-def python(program: str, *arguments: str) -> str:
-    """Return what a program prints that has sys.path as the installed command `pfge` has it."""
-    source = Path(pfge.__file__).parent.parent
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program, *arguments],
-        env=os.environ | {"PYTHONPATH": str(source)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return done.stdout
 
 
 def plant(folder: Path, mark: Path) -> None:

@@ -15,7 +15,7 @@ from pfge.lab.data import ImageSet, Normalization, Splits, load_data
 from pfge.lab.evaluation.corruptions import corrupt
 from pfge.lab.models import build_model
 from pfge.reports.run import Run
-from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
+from tests.cli.captured import Captured, refused
 from tests.lab.tiny import run, tiny
 
 METHODS = "ensemble.methods=['PFGE']"

@@ -13,12 +13,7 @@ from pfge import Cascade, Ensemble
 from pfge.cli.main import main
 from pfge.lab.data import ImageSet, load_data
 from pfge.lab.models import build_model
-from tests.cli.test_main import (
-    Captured,
-    _leave_the_interpreter_as_it_was,  # noqa: F401
-    refused,
-    squeezed,
-)
+from tests.cli.captured import Captured, refused, squeezed
 from tests.lab.tiny import run, tiny
 
 

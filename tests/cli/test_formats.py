@@ -5,13 +5,7 @@ from pathlib import Path
 import pytest
 
 from pfge.cli.main import main
-from tests.cli.test_connect import cells
-from tests.cli.test_main import (
-    Captured,
-    _leave_the_interpreter_as_it_was,  # noqa: F401
-    refused,
-    squeezed,
-)
+from tests.cli.captured import Captured, cells, refused, squeezed
 from tests.lab.tiny import run, tiny
 
 

@@ -20,8 +20,8 @@ from pfge.lab.run.folder import RunFolder
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import checksum, read_json_object, write_json
 from pfge.storage.record import InputSpec
+from tests.cli.captured import Captured, refused
 from tests.cli.every_command import ALL, PFGE
-from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, only_error, refused  # noqa: F401
 from tests.hostile import at_most_allocated, in_time, put_pipe
 from tests.lab.tiny import SETTINGS
 from tests.toys import make_mlp

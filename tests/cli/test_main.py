@@ -20,42 +20,14 @@ from pfge.lab.config.toml import load_experiment
 from pfge.lab.run.folder import RunFolder
 from pfge.storage import files
 from pfge.storage import files as storage
+from tests.cli.captured import Captured, only_error, refused
 from tests.lab.tiny import SETTINGS, Stopped, counted_steps, outcome, run, tiny
-
-Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _leave_the_interpreter_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The command prints warnings in its own way."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.chdir(tmp_path)
 
 
 def compare(*arguments: str, settings: tuple[str, ...] = ()) -> list[str]:
     """Return the arguments of a tiny comparison."""
     overrides = [part for setting in (*SETTINGS, *settings) for part in ("--set", setting)]
     return ["compare", *arguments, *overrides]
-
-
-def only_error(captured: Captured) -> str:
-    """Return the one line that the command printed about an error; progress may stand before it."""
-    printed = captured.readouterr()
-    assert printed.out == ""
-    assert "Traceback" not in printed.err
-    (line,) = [line for line in printed.err.splitlines() if line.startswith("pfge: ")]
-    assert printed.err.endswith(line + "\n")
-    return line.removeprefix("pfge: error: ")
-
-
-def squeezed(text: str) -> str:
-    """Return a text without white space: where lines are wrapped depends on the length of folders' names."""
-    return "".join(text.split())
-
-
-def refused(captured: Captured, arguments: list[str]) -> str:
-    assert main(arguments) == 2
-    return only_error(captured)
 
 
 # What works

@@ -11,9 +11,9 @@ import pytest
 
 import pfge
 from pfge.cli.main import COMMANDS, find_extra, main
+from tests.cli.captured import Captured, refused
 from tests.cli.every_command import ALL, PFGE
-from tests.cli.test_current_folder import python
-from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
+from tests.cli.installed_python import python
 
 # As in test_current_folder, each command runs in a process of its own, forked once torch is imported.
 PROGRAM = """

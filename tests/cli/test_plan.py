@@ -2,9 +2,8 @@ import pytest
 
 from pfge.cli.main import main
 from pfge.lab.data.batches import EpochOrder
-from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
-
-PLAN = ["plan", "--model", "resnet20", "--classes", "10", "--epochs", "40"]
+from tests.cli.captured import Captured, refused
+from tests.cli.every_command import PLAN
 
 
 def test_what_fits_is_printed_with_where_members_are_taken(capsys: Captured) -> None:

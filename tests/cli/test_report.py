@@ -3,7 +3,6 @@
 import csv
 import io
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,6 @@ from pfge.cli.main import main
 from tests.reports.made_run import make_run, write_evaluations
 
 Captured = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _leave_the_interpreter_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The command prints warnings in its own way."""
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.chdir(tmp_path)
 
 
 def refused(captured: Captured, *arguments: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pfge.cli.main import main
-from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
+from tests.cli.captured import Captured, refused
 from tests.reports.made_run import make_run, result
 
 

@@ -14,7 +14,7 @@ from pfge.lab.engine import Engine
 from pfge.lab.run.folder import RunFolder
 from pfge.lab.run.progress import Reporter
 from pfge.lab.session import Session
-from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
+from tests.cli.captured import Captured, refused
 from tests.lab import made_tasks
 from tests.lab.tiny import run, tiny
 

@@ -11,6 +11,7 @@ from pfge.cli.main import main as run_command
 from pfge.lab.config.toml import load_experiment, to_toml
 from pfge.lab.data import DataError, Splits, load_data
 from pfge.lab.models import build_model
+from tests.cli.captured import Captured, refused
 from tests.cli.every_command import (
     ALL,
     PFGE,
@@ -19,7 +20,6 @@ from tests.cli.every_command import (
     READING_RUNS,
     WITHOUT_THE_CONFIG_OF_A_RUN,
 )
-from tests.cli.test_main import Captured, _leave_the_interpreter_as_it_was, refused  # noqa: F401
 
 # The export alone takes seconds.
 SLOW = [pytest.param(name, marks=pytest.mark.slow if name == "export" else ()) for name in READING]

@@ -6,7 +6,7 @@ import pytest
 
 from pfge import Ensemble
 from pfge.cli.main import main
-from tests.test_ensemble import make_members
+from tests.toy_members import make_members
 from tests.toys import make_mlp
 
 

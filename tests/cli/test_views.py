@@ -10,10 +10,9 @@ from PIL import Image
 from pfge import Ensemble
 from pfge.cli.main import main
 from pfge.views import View
-from tests.cli.test_compress import Captured, small_conv
-from tests.cli.test_main import _leave_the_interpreter_as_it_was, refused  # noqa: F401
-from tests.export.test_export import answer
-from tests.lab.tiny import read_lines, run, tiny
+from tests.cli.captured import Captured, refused
+from tests.export.exported_files import answer
+from tests.lab.tiny import read_lines, run, small_conv, tiny
 
 AUGMENTED = ("data.crop_padding=2", "data.flip=true", "data.validation_from_test=true")
 

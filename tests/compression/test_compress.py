@@ -19,10 +19,10 @@ from pfge.packed.codes import Quantized
 from pfge.packed.encode import find_common
 from pfge.tasks import Classification, Raw
 from pfge.weights import count_bytes
-from tests.packed.test_packed_members import close_members
+from tests.frozen_toys import X, advance, bytes_of_folder, classify, make_trajectory
+from tests.frozen_toys import make_model as make_frozen_model
+from tests.packed.close_members import close_members
 from tests.tasks.cases import CASES
-from tests.test_frozen import X, advance, bytes_of_folder, classify, make_trajectory
-from tests.test_frozen import make_model as make_frozen_model
 from tests.toys import assert_same_weights, make_batch, make_mlp
 
 VALIDATION = [make_batch(100 + i) for i in range(4)]

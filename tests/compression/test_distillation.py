@@ -14,7 +14,7 @@ from pfge.packed.codes import Quantized
 from pfge.storage.checkpoint import load_checkpoint, save_checkpoint
 from pfge.storage.files import StorageError
 from pfge.weights import copy_weights, view_weights
-from tests.packed.test_packed_members import close_members
+from tests.packed.close_members import close_members
 from tests.tasks.cases import CASES
 from tests.toys import assert_same_weights, make_batch, make_mlp
 

@@ -10,7 +10,7 @@ from pfge.compression.compress import FORMATS, FORMATS_OF_ONE, StorageFormat
 from pfge.lab.models import build_model
 from pfge.lab.planner import describe_layout
 from pfge.weights import copy_weights, count_bytes, view_weights
-from tests.packed.test_packed_members import close_members
+from tests.packed.close_members import close_members
 from tests.toys import make_mlp
 
 LAYOUT = view_weights(make_mlp())

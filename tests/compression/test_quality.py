@@ -8,7 +8,7 @@ from pfge import Ensemble
 from pfge.compression.compress import Quality, QualityEvaluator
 from pfge.metrics import kl_divergence
 from tests.tasks.fractions import Fractions
-from tests.test_ensemble import X, make_members
+from tests.toy_members import X, make_members
 from tests.toys import make_mlp
 
 

@@ -6,27 +6,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
 
 from pfge.connectivity import Bezier, Curve, PolygonalChain, fit_curve
 from pfge.schedules import LinearDecay
 from pfge.weights import copy_weights, interpolate, trained_names, view_weights
+from tests.connectivity.curved_models import MODELS, Clamping, Point, Tied, loss_in_its_type, ring, seeded
 from tests.toys import assert_same_weights, classification_loss, make_batch, make_mlp
 
 BATCHES = [make_batch(iteration) for iteration in range(1, 5)]
-
-
-class Point(nn.Module):
-    """Two float64 weights."""
-
-    def __init__(self, x: float = 0.0, y: float = 0.0):
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor([x, y], dtype=torch.float64))
-
-
-def ring(model: nn.Module, _: Any) -> Tensor:
-    """(x² + y² - 1)²: zero on the unit circle, 1 at the origin."""
-    return (model.w.square().sum() - 1).square()
 
 
 def plane_curve(kind: type[Curve] = Bezier, bends: int = 1, nudge: float = 0.0) -> Curve:
@@ -189,72 +176,6 @@ def test_a_parameter_that_the_loss_does_not_use_feels_the_penalty_alone() -> Non
 # Whatever the model
 
 
-def bf16(seed: int) -> nn.Module:
-    return make_mlp(seed).bfloat16()
-
-
-def channels_last(seed: int) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = nn.Sequential(
-            nn.Unflatten(1, (1, 2, 2)),
-            nn.Conv2d(1, 4, 2, padding=1),
-            nn.BatchNorm2d(4),
-            nn.Flatten(),
-            nn.Linear(36, 3),
-        )
-    return model.to(memory_format=torch.channels_last)
-
-
-class Tied(nn.Module):
-    """Two layers that are one parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x).relu())[:, :3]
-
-
-class Recurrent(nn.Module):
-    """Keeps references to its parameters in a list of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cell = nn.LSTM(1, 3, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.cell(x[:, :, None])[0][:, -1]
-
-
-def seeded(build: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
-    def make(seed: int) -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            return build()
-
-    return make
-
-
-def spectral_norm() -> nn.Module:
-    return nn.Sequential(parametrizations.spectral_norm(nn.Linear(4, 3)))
-
-
-def loss_in_its_type(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    dtype = next(model.parameters()).dtype
-    return nn.functional.cross_entropy(model(batch[0].to(dtype)).float(), batch[1])
-
-
-MODELS = {
-    "batch norm and dropout": make_mlp,
-    "bf16": bf16,
-    "channels last": channels_last,
-    "tied": seeded(Tied),
-    "recurrent": seeded(Recurrent),
-    "spectral norm": seeded(spectral_norm),
-}
 ANY_MODEL = pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
 
 
@@ -480,18 +401,6 @@ def test_a_frozen_parameter_that_differs_between_the_ends_is_refused() -> None:
     model[0].weight.requires_grad_(False)
     curve = Bezier(view_weights(model), view_weights(make_mlp(1)), trained=trained_names(model))
     assert "a frozen parameter must be the same in both ends, but 0.weight differs" in refused(curve, model)
-
-
-class Clamping(nn.Module):
-    """Changes its own parameter, in a way that autograd does not see."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.layer.weight.data.clamp_(-0.1, 0.1)
-        return self.layer(x)
 
 
 class Replacing(Clamping):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pfge import load_weights, refresh_batch_norm
 from pfge.connectivity import Bezier, CurveTrace, mode_connectivity, trace_curve
 from pfge.weights import copy_weights, distance, trained_names, view_weights
-from tests.connectivity.test_fitting import MODELS, Clamping, Point, loss_in_its_type, ring, seeded
+from tests.connectivity.curved_models import MODELS, Clamping, Point, loss_in_its_type, ring, seeded
 from tests.toys import make_batch, make_mlp
 
 BATCH = make_batch(9, size=40)

@@ -7,7 +7,7 @@ from site_extension import cards
 from sphinx.errors import ExtensionError
 
 from pfge.methods import METHODS, Method
-from tests.test_readme import DOCS
+from tests.readme_blocks import DOCS
 
 QUESTIONS = ["Formula", "When it helps", "When it hurts", "Cost", "Settings we suggest", "Measured here"]
 

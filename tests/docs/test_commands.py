@@ -14,7 +14,7 @@ from pfge.cli.main import main
 from pfge.lab.config.toml import load_experiment
 from tests.lab.tiny import run
 from tests.made_once import made_once
-from tests.test_readme import DOCUMENTS, ROOT, name_of, read_blocks
+from tests.readme_blocks import DOCUMENTS, ROOT, name_of, read_blocks
 
 SETTINGS = """
 name = "mine"

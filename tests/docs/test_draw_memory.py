@@ -6,7 +6,7 @@ import re
 import draw_memory
 import pytest
 
-from tests.test_readme import DOCS
+from tests.readme_blocks import DOCS
 
 
 def test_the_picture_of_the_readme_shows_the_results() -> None:

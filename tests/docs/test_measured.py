@@ -10,7 +10,7 @@ from site_extension import measured
 from site_extension.recorded import recorded_run
 
 from pfge.reports.statistics import Estimate
-from tests.test_readme import DOCS
+from tests.readme_blocks import DOCS
 
 RUN = DOCS / "recorded" / "mnist1d"
 

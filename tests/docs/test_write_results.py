@@ -13,7 +13,7 @@ from site_extension.run_texts import in_words
 from benchmarks.shipped import Row
 from pfge.reports.verdicts import Gap
 from pfge.tasks import DEFAULT_TASK
-from tests.test_readme import DOCS
+from tests.readme_blocks import DOCS
 
 
 @pytest.mark.slow

@@ -33,7 +33,8 @@ from pfge.packed.encode import TensorForm
 from pfge.storage.record import InputSpec
 from pfge.tasks import Classification, MultiLabel, Raw, Regression
 from pfge.weights import count_bytes
-from tests.packed.test_packed_members import close_members
+from tests.export.exported_files import answer
+from tests.packed.close_members import close_members
 from tests.tasks import cases
 from tests.tasks.fractions import Fractions
 from tests.toys import make_batch, make_mlp
@@ -42,15 +43,6 @@ X = make_batch(1, size=3)[0]
 OTHER = make_batch(2, size=11)[0]
 BOTH: tuple[CalibrateBy, CalibrateBy] = ("pooled", "members")
 HOT = Temperatures(1.7, (0.5, 1.0, 2.0), weights=(0.6, 0.1, 0.3))
-
-
-def answer(file: Path, inputs: Tensor) -> Tensor:
-    """Return what a file says, without this library."""
-    if file.suffix == ".pt2":
-        found: Tensor = torch.export.load(file).module()(inputs)
-        return found
-    session = onnxruntime.InferenceSession(file)
-    return torch.from_numpy(session.run(None, {"inputs": inputs.numpy()})[0])
 
 
 FORMATS = {"e.onnx": export_onnx, "e.pt2": export_torch}

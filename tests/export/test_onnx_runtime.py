@@ -15,7 +15,7 @@ from pfge import Ensemble
 from pfge.export import ExportError, export_onnx
 from pfge.export.ensemble_graph import ExampleInputs
 from pfge.export.onnx import open_in_runtime, possible
-from tests.packed.test_packed_members import close_members
+from tests.packed.close_members import close_members
 from tests.toys import make_batch, make_mlp
 
 X = make_batch(1, size=3)[0]

@@ -43,7 +43,7 @@ from pfge.storage.files import (
 from pfge.weights import Weights, share
 from tests.faults.mutations import Read, Specimen
 from tests.lab.data.made import random_images
-from tests.lab.data.readers import test_cifar, test_idx
+from tests.lab.data.readers import cifar_files, idx_files
 from tests.reports.made_run import connectivity_rows, evaluation, form_rows, result
 from tests.toys import make_mlp
 
@@ -210,10 +210,10 @@ def cifar(kind: int, name: str) -> Specimen:
     """Return CIFAR-10 with right checksums of made files."""
 
     def write(folder: Path) -> Path:
-        return test_cifar.write(test_cifar.small(CIFAR10), kind, folder) / name
+        return cifar_files.write(cifar_files.small(CIFAR10), kind, folder) / name
 
     def read(path: Path) -> Read:
-        small = test_cifar.small(CIFAR10)
+        small = cifar_files.small(CIFAR10)
         layout = small.layouts[kind]
         train, test = (
             tuple(replace(file, md5=md5_of_whole(path.parent / file.name)) for file in files)
@@ -243,7 +243,7 @@ def idx(*, gzipped: bool = False, is_known: bool = False) -> Specimen:
     suffix = ".gz" if gzipped else ""
 
     def write(folder: Path) -> Path:
-        return test_idx.write(folder / "mnist", gzipped=gzipped) / f"train-images-idx3-ubyte{suffix}"
+        return idx_files.write(folder / "mnist", gzipped=gzipped) / f"train-images-idx3-ubyte{suffix}"
 
     def read(path: Path) -> Read:
         md5 = {name: md5_of_whole(path.with_name(f"{name}{suffix}")) or "" for name in MNIST.md5}
@@ -338,10 +338,10 @@ SPECIMENS = {
     "verify: config": verified("config.toml"),
     "verify: scores": verified("seed-1/scores/PFGE.safetensors"),
     "verify: manifest": verified("seed-1/ensembles/PFGE/manifest.json"),
-    "CIFAR, binary": cifar(test_cifar.BINARY, "data_batch_1.bin"),
-    "CIFAR, pickled": cifar(test_cifar.PICKLED, "data_batch_1"),
-    "CIFAR, names": cifar(test_cifar.BINARY, "batches.meta.txt"),
-    "CIFAR, pickled names": cifar(test_cifar.PICKLED, "batches.meta"),
+    "CIFAR, binary": cifar(cifar_files.BINARY, "data_batch_1.bin"),
+    "CIFAR, pickled": cifar(cifar_files.PICKLED, "data_batch_1"),
+    "CIFAR, names": cifar(cifar_files.BINARY, "batches.meta.txt"),
+    "CIFAR, pickled names": cifar(cifar_files.PICKLED, "batches.meta"),
     "IDX": idx(),
     "IDX, known to a run": idx(is_known=True),
     "IDX, gzipped": idx(gzipped=True),

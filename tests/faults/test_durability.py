@@ -9,7 +9,7 @@ import pytest
 
 from pfge import Ensemble
 from tests.lab.tiny import run, tiny
-from tests.test_ensemble import make_members
+from tests.toy_members import make_members
 from tests.toys import make_mlp
 
 

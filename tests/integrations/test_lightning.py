@@ -14,6 +14,7 @@ from pfge.integrations.lightning import CollectWeights
 from pfge.storage import StorageError
 from pfge.weights import buffer_names, copy_weights, view_weights
 from tests.integrations.adapters import StatefulLoader
+from tests.integrations.lightning_classifier import Classifier
 from tests.toys import assert_same_weights, classification_loss, make_batch, make_mlp
 
 INPUTS = make_batch(0)[0]
@@ -21,30 +22,6 @@ INPUTS = make_batch(0)[0]
 
 def batches() -> StatefulLoader:
     return StatefulLoader([make_batch(number) for number in range(6)])
-
-
-class Classifier(pl.LightningModule):
-    def __init__(self, width: int, optimizers: int = 1):
-        super().__init__()
-        self.save_hyperparameters()
-        self.net = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
-        self.automatic_optimization = optimizers == 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
-        loss = classification_loss(self, batch)
-        if not self.automatic_optimization:
-            self.manual_backward(loss)
-            for optimizer in self.optimizers()[1:]:
-                optimizer.step()
-                optimizer.step()
-        return loss
-
-    def configure_optimizers(self) -> Any:
-        made = [torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(self.hparams.optimizers)]
-        return made[0] if len(made) == 1 else made
 
 
 class PlainClassifier(Classifier):
@@ -77,7 +54,7 @@ def test_an_ensemble_is_made_from_hparams_saved_and_loaded(tmp_path: Path) -> No
     make_trainer(callback).fit(Classifier(5), batches())
     ensemble = callback.ensemble()
     assert ensemble.iterations == [2, 4, 6]
-    assert ensemble.model == "tests.integrations.test_lightning:Classifier"
+    assert ensemble.model == "tests.integrations.lightning_classifier:Classifier"
     ensemble.save(tmp_path / "saved")
     loaded = Ensemble.load(tmp_path / "saved", lambda: Classifier(5))
     assert torch.equal(loaded.predict(INPUTS), ensemble.predict(INPUTS))

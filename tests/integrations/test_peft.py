@@ -6,42 +6,23 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, PromptTuningConfig, TaskType, get_peft_model
+from peft import LoraConfig, PeftModel, PromptTuningConfig, TaskType
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from pfge import FGE, PFGE, Constant, Ensemble, StorageError, Trajectory
+from pfge import FGE, PFGE, Ensemble, StorageError
 from pfge.calibration import Temperatures
 from pfge.integrations.peft import _ALLOWED as ALLOWED
 from pfge.integrations.peft import CONFIG, WEIGHTS, load_adapters, read_config, save_adapters
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.record import InputSpec
 from pfge.weights import copy_weights, trained_names, view_weights
-from tests.integrations.test_transformers import BATCH, make_bert, make_trainer
+from tests.integrations.tiny_bert import BATCH, make_bert, make_trainer
+from tests.integrations.tiny_lora import make_lora, train
 from tests.resealed import edit_json
 from tests.toys import assert_same_weights, make_mlp
 
 INPUTS = {key: value for key, value in BATCH.items() if key != "labels"}
-LORA = LoraConfig(task_type=TaskType.SEQ_CLS, r=2, target_modules=["query", "value"], lora_dropout=0.1)
-
-
-def make_lora(base: nn.Module | None = None, config: Any = LORA) -> PeftModel:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return get_peft_model(base or make_bert(), config)
-
-
-def train(model: PeftModel, collector: FGE | PFGE, updates: int = 8) -> Ensemble:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(trained, lr=0.5, momentum=0.9)
-    trajectory = Trajectory(model, optimizer, Constant(0.5), [collector])
-    for _ in range(updates):
-        optimizer.zero_grad()
-        model(**BATCH).loss.backward()
-        trajectory.before_update()
-        optimizer.step()
-        trajectory.after_update()
-    return Ensemble.from_collector(collector, lambda: model)
 
 
 @pytest.fixture(scope="module")

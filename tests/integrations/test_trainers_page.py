@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pfge
 from tests.integrations.adapters import StatefulLoader
-from tests.integrations.test_lightning import Classifier
-from tests.integrations.test_peft import make_lora, train
-from tests.integrations.test_transformers import Sentences, make_bert
+from tests.integrations.lightning_classifier import Classifier
+from tests.integrations.tiny_bert import Sentences, make_bert
+from tests.integrations.tiny_lora import make_lora, train
 from tests.sharded_processes import loss_of, make_net
 from tests.toys import make_batch, make_mlp, make_sgd
 

@@ -13,91 +13,23 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from pfge import Ensemble
-from pfge.cli.main import main
-from pfge.lab.engine import Engine
-from pfge.lab.evaluation.evaluate import evaluate_on
-from pfge.lab.experiments.compare import compare_all
-from pfge.lab.models import build_model
 from pfge.lab.run.folder import RunFolder
-from pfge.lab.run.progress import Reporter
-from pfge.lab.session import Session
 from pfge.storage.files import read_tensors
 from pfge.weights import copy_weights, view_weights
-from tests.lab.tiny import SETTINGS, Stopped, counted_steps, outcome, run, tiny
+from tests.lab.shared_work import PLAIN, TWO, measure_given, plain_net
+from tests.lab.tiny import SETTINGS, outcome, run, small_conv, tiny
 from tests.made_once import made_once
 from tests.processes import PATIENCE, ROOT, launch, launch_two
 
-TWO = ("engine.accelerator=cpu", "engine.devices=2")
 SCRIPT = """
 import sys
 from pathlib import Path
 sys.modules["torchmetrics"] = None  # as of PROGRAM
-from tests.lab.test_processes import work
+from tests.lab.shared_work import work
 work(Path(sys.argv[1]))
 """
-PLAIN = ("model.name=tests.lab.test_processes:plain_net",)
-FIVE_BATCHES = "data.batch_norm_images=250"  # three for one process, two for the other
-
-
-def plain_net(classes: int, channels: int) -> nn.Module:
-    """A net without BatchNorm."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, classes)
-    )
-
-
-def small_conv() -> nn.Module:
-    return build_model("small_conv", classes=10, channels=1)
-
-
-def measure_given(folder: Path, out: Path, *overrides: str) -> None:
-    """Refresh BatchNorm of the members in a folder and measure them, as one process of however many."""
-    experiment = tiny(FIVE_BATCHES, *overrides)
-    engine = Engine(experiment.engine)
-    session = Session.set_up(experiment, RunFolder(folder), engine, Reporter(quiet=True))
-    fresh = session.refresh_batch_norm(session.load_ensemble(folder / "given"), 1, "")
-    found = evaluate_on(session, fresh, session.splits.test, "", last=2)
-    assert found.last is not None
-    measured = {
-        "pooled": found.growing[-1],
-        "last": session.task.summarize(found.last.scores),
-        "members": found.members,
-        "growing": found.growing,
-    }
-    out.mkdir()
-    fresh.save(out / "fresh")
-    (out / "measured.json").write_text(json.dumps(measured))
-    (out / "share.json").write_text(json.dumps(engine.rank_and_world_size))
-
-
-def work(folder: Path) -> None:
-    """What each of two processes does."""
-    torch.set_num_threads(1)
-    experiment = tiny(*PLAIN, *TWO, "engine.checkpoint_seconds=0")
-    try:
-        with counted_steps(stop_after=33):  # in PFGE's own part
-            run(experiment, folder / "run")
-    except Stopped:
-        pass
-    settings = [part for setting in (*SETTINGS, *PLAIN, *TWO) for part in ("--set", setting)]
-    code = main(["compare", "--out", str(folder / "run"), *settings])
-    measure_given(folder, folder / f"measured-{os.environ['RANK']}", *TWO)
-    fail_in_the_first(folder)
-    sys.exit(code)
-
-
-def fail_in_the_first(folder: Path) -> None:
-    """Compare in a folder of another config, and then in a new one, as one process of two."""
-    few = (*PLAIN, *TWO, "ensemble.methods=[]")
-    error = "none"
-    try:
-        compare_all([(tiny(*few), folder / "failing"), (tiny(*few), folder / "next")], Reporter(quiet=True))
-    except (ValueError, RuntimeError) as caught:
-        error = type(caught).__name__
-    (folder / f"error-{os.environ['RANK']}.txt").write_text(error)
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pfge.lab.config.settings import Experiment
 from pfge.lab.config.toml import load_experiment
 from pfge.lab.experiments.compare import compare
+from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.storage.files import unseal
 
@@ -75,3 +77,8 @@ def outcome(folder: Path) -> dict[str, bytes]:
         *folder.glob("seed-*/scores/*"),
     ]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def small_conv() -> nn.Module:
+    """Return a model that `model.name=small_conv` names, for digits."""
+    return build_model("small_conv", classes=10, channels=1)

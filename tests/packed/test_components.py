@@ -9,7 +9,7 @@ from pfge.packed.codes import quantize
 from pfge.packed.encode import TensorForm, find_components, keep_spread, mix_size
 from pfge.packed.packed_members import numbers_of
 from pfge.weights import Weights
-from tests.packed.test_packed_members import close_members
+from tests.packed.close_members import close_members
 from tests.toys import assert_same_weights, make_batch, make_mlp
 
 X = make_batch(7, size=20)[0]

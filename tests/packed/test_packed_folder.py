@@ -16,9 +16,8 @@ from pfge.packed.encode import TensorForm
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.files import checksum, read_tensors, write_tensors
 from pfge.storage.record import EnsembleRecord
-from tests.packed.test_packed_members import X, close_members
-from tests.resealed import edit_json
-from tests.storage.test_ensemble_folder import edit_manifest
+from tests.packed.close_members import X, close_members
+from tests.resealed import edit_json, edit_manifest
 from tests.toys import assert_same_weights, make_mlp
 
 

@@ -8,22 +8,8 @@ from pfge.packed.codes import Quantized, quantize
 from pfge.packed.encode import TensorForm, find_common
 from pfge.packed.packed_members import fits_float16, pack_as_is
 from pfge.weights import copy_weights, view_weights
-from tests.toys import assert_same_weights, make_batch, make_mlp
-
-X = make_batch(7, size=20)[0]
-
-
-def close_members(count: int = 4, spread: float = 0.05) -> list[Weights]:
-    """Members around one point, as those of one run; the counter of batches is the same in all."""
-    members = []
-    for seed in range(count):
-        generator = torch.Generator().manual_seed(seed)
-        member = copy_weights(view_weights(make_mlp()))
-        for tensor in member.values():
-            if tensor.is_floating_point():
-                tensor += spread * torch.randn(tensor.shape, generator=generator).abs()
-        members.append(member)
-    return members
+from tests.packed.close_members import X, close_members
+from tests.toys import assert_same_weights, make_mlp
 
 
 def relative_error(packed: PackedMembers, members: list[Weights], name: str) -> float:

@@ -11,8 +11,8 @@ from site_browser import started_browser
 from pfge.reports.page import make_page
 from pfge.reports.run import Run
 from tests.reports.browsing import EVIL
-from tests.reports.figures.test_landscape import FOUND
 from tests.reports.made_run import (
+    LANDSCAPE,
     make_run,
     result,
     write_connectivity,
@@ -38,7 +38,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_results(folder, [*rows, *evil])
     write_connectivity(folder)
     write_evaluations(folder)
-    (folder / "landscape.json").write_text(json.dumps(FOUND))
+    (folder / "landscape.json").write_text(json.dumps(LANDSCAPE))
     file = folder / "report.html"
     file.write_text(make_page([Run(folder)]))
     return file

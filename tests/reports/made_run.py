@@ -248,3 +248,19 @@ def texts(table: Table) -> list[list[str]]:
 def heads(table: Table) -> list[str]:
     """Return the heads of the columns of a table."""
     return [column.head for column in table.columns]
+
+
+LANDSCAPE: dict[str, Any] = {
+    "seed": 1,
+    "members": [1, 2, 3],
+    "quantity": "train_loss",
+    "images": 100,
+    "x": [0.0, 1.0, 2.0],
+    "y": [-1.0, 0.0, 1.0],
+    "values": [[1.0, 2.0, 3.0], [0.5, 0.1, 2.0], [1.0, 2.0, 4.0]],
+    "w0": [0.5, 0.5],
+    "pfge": [[0.0, 0.0], [1.0, 0.0], [2.0, 1.0]],
+    "means": {"SWA": [1.0, 0.5]},
+    "trajectory": [[0.5, 0.4], [0.6, 0.3]],
+    "curves": [[[0.0, 0.0], [0.5, -0.5], [1.0, 0.0]]],
+}

@@ -15,7 +15,7 @@ from pfge.reports.tables.table import is_best
 from pfge.reports.verdicts import find_gaps
 from pfge.storage.files import write_tensors
 from pfge.tasks import Regression
-from tests.reports.figures.test_path import drawn
+from tests.reports.figures.drawn_series import drawn
 from tests.reports.made_run import form_rows, heads, make_run, result, write_forms, write_results
 
 TASK = Regression()

@@ -12,8 +12,8 @@ from pfge.calibration import Temperatures
 from pfge.storage import ensemble_folder
 from pfge.storage.files import read_json_object, write_json
 from pfge.tasks import MultiLabel
-from tests.resealed import edit_json
-from tests.test_ensemble import X, expected, make_members
+from tests.resealed import edit_manifest
+from tests.toy_members import X, expected, make_members
 from tests.toys import assert_same_weights, make_mlp
 
 
@@ -21,10 +21,6 @@ from tests.toys import assert_same_weights, make_mlp
 def folder(tmp_path: Path) -> Path:
     Ensemble(make_members(), make_mlp, method="PFGE", iterations=[10, 20, 30]).save(tmp_path / "saved")
     return tmp_path / "saved"
-
-
-def edit_manifest(folder: Path, **changes: Any) -> None:
-    edit_json(folder / "manifest.json", **changes)
 
 
 def member_files(folder: Path) -> list[Path]:

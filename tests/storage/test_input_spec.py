@@ -10,7 +10,7 @@ from pfge import Ensemble, StorageError
 from pfge.packed import PackSettings, pack_members
 from pfge.storage.ensemble_folder import MANIFEST
 from pfge.storage.record import EnsembleRecord, InputSpec
-from tests.packed.test_packed_members import close_members
+from tests.packed.close_members import close_members
 from tests.toys import make_mlp
 
 SPEC = InputSpec(

@@ -16,16 +16,7 @@ from pfge.lab.evaluation.passes import mc_dropout
 from pfge.schedules import pretraining_schedule
 from pfge.storage.files import read_tensors
 from pfge.weights import view_weights
-from tests.lab.experiments.test_compare import (
-    HIGH,
-    LOW,
-    batches,
-    loss,
-    make_sgd,
-    run_alone,
-    saved,
-    small_conv,
-)
+from tests.lab.experiments.by_hand import HIGH, LOW, batches, loss, make_sgd, run_alone, saved, small_conv
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, run, tiny
 from tests.toys import assert_same_weights
 

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.functional import cross_entropy
 
 from pfge import (
     FGE,
     PFGE,
     SWA,
     SWAG,
-    Collector,
     Ensemble,
     Trajectory,
     Triangular,
@@ -30,22 +28,31 @@ from pfge import (
 )
 from pfge.calibration import Temperatures
 from pfge.lab.config.settings import Experiment
-from pfge.lab.data import Augmentation, Splits, TrainingBatches, load_data, training_batches
+from pfge.lab.data import Splits, load_data
 from pfge.lab.data.base import derive_seed
 from pfge.lab.experiments import compare as compare_module
 from pfge.lab.experiments.compare import compare, compare_all
-from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.lab.run.verification import verify
 from pfge.schedules import pretraining_schedule
 from pfge.storage import ensemble_folder, files
 from pfge.storage.files import read_tensors
 from pfge.weights import view_weights
+from tests.lab.experiments.by_hand import (
+    CYCLE,
+    HIGH,
+    LOW,
+    SEED,
+    batches,
+    loss,
+    make_sgd,
+    run_alone,
+    saved,
+    small_conv,
+)
 from tests.lab.tiny import LENGTH, PERIOD, PRETRAINING, Stopped, counted_steps, outcome, read_lines, run, tiny
 from tests.toys import assert_same_weights
 
-CYCLE, LOW, HIGH = 2, 5e-4, 0.05
-SEED = 1
 # 23,184 in the convolutions, 224 in BatchNorm's scales and shifts, 650 in the last layer
 PARAMETERS = 23_184 + 224 + 650
 # float32, with 224 running statistics; and three int64 counters
@@ -77,50 +84,8 @@ def row(results: Results, method: str) -> dict[str, Any]:
     return found
 
 
-def small_conv() -> nn.Module:
-    model = build_model("small_conv", classes=10, channels=1)
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-
-def batches(digits: Splits, purpose: str) -> TrainingBatches:
-    return training_batches(
-        digits.train,
-        digits.normalization,
-        batch_size=50,
-        seed=derive_seed(SEED, purpose),
-        augmentation=Augmentation(0, False),
-        channels_last=True,
-    )
-
-
-def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return cross_entropy(model(batch[0]), batch[1])
-
-
-def make_sgd(model: nn.Module) -> torch.optim.SGD:
-    return torch.optim.SGD(model.parameters(), lr=HIGH, momentum=0.9, weight_decay=5e-4)
-
-
-def run_alone(
-    digits: Splits,
-    w0: Weights,
-    collector: Collector,
-    schedule: Triangular = Triangular(CYCLE, LOW, HIGH),  # noqa: B008 - a frozen value
-) -> list[Weights]:
-    """Return the members of one method on a path of its own."""
-    model = small_conv()
-    load_weights(model, w0)
-    trajectory = Trajectory(model, make_sgd(model), schedule, [collector])
-    follow(trajectory, batches(digits, "ensembling").starting_after(0), loss, iterations=LENGTH)
-    return list(collector.members())
-
-
 def w0_of(folder: Path) -> Weights:
     return read_tensors(folder / f"seed-{SEED}" / "w0.safetensors")[0]
-
-
-def saved(folder: Path, method: str) -> list[Weights]:
-    return list(Ensemble.load(folder / f"seed-{SEED}" / "ensembles" / method, small_conv).members)
 
 
 def parameters(members: Sequence[Weights]) -> list[Weights]:

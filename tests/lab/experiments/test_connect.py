@@ -22,15 +22,8 @@ from pfge.lab.models import build_model
 from pfge.lab.run.progress import Reporter
 from pfge.schedules import pretraining_schedule
 from pfge.weights import trained_names, view_weights
+from tests.lab.experiments.connect_settings import LENGTH, POINTS, SETTINGS
 from tests.lab.tiny import Stopped, counted_steps, read_lines, run, tiny
-
-LENGTH, POINTS = 6, 5
-SETTINGS = (
-    "ensemble.methods=['FGE','PFGE']",
-    "connect.unit=iterations",
-    f"connect.length={LENGTH}",
-    f"connect.points={POINTS}",
-)
 
 Results = list[dict[str, Any]]
 

@@ -17,7 +17,7 @@ from pfge.lab.run.progress import Reporter
 from pfge.lab.run.results import Diagnoses, Diagnosis
 from pfge.storage.files import StorageError, read_tensors
 from pfge.tasks import Classification
-from tests.lab.experiments.test_compare import batches, small_conv
+from tests.lab.experiments.by_hand import batches, small_conv
 from tests.lab.tiny import run, tiny
 
 

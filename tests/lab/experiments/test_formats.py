@@ -19,7 +19,7 @@ from pfge.lab.run.progress import Reporter
 from pfge.metrics.scores import accuracy, negative_log_likelihood
 from pfge.metrics.uncertainty import kl_divergence
 from pfge.storage.files import StorageError
-from tests.lab.experiments.test_compare import small_conv
+from tests.lab.experiments.by_hand import small_conv
 from tests.lab.tiny import Stopped, read_lines, run, tiny
 
 VALIDATION = 100

@@ -16,7 +16,7 @@ from pfge.lab.experiments.landscape import make_landscape
 from pfge.lab.run.progress import Reporter
 from pfge.storage.files import StorageError
 from pfge.weights import distance
-from tests.lab.experiments.test_compare import batches, small_conv
+from tests.lab.experiments.by_hand import batches, small_conv
 from tests.lab.tiny import run, tiny
 
 QUIET = Reporter(quiet=True)

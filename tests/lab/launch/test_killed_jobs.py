@@ -15,16 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.test_killed_runs import (
-    MODEL,
-    PATIENCE,
-    SETTINGS,
-    SHORTER,
-    finish,
-    fork,
-    processes_below,
-    start,
-)
+from tests.lab.killable_runs import MODEL, PATIENCE, SETTINGS, SHORTER, finish, fork, processes_below, start
 from tests.lab.tiny import outcome
 from tests.made_once import made_once
 

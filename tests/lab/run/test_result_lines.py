@@ -102,9 +102,12 @@ def test_rows_that_are_in_order_are_not_written_again(path: Path) -> None:
 APPENDING = """
 import sys
 from dataclasses import replace
-from tests.lab.run.test_result_lines import FIRST, Path, append_row
+from pathlib import Path
+from pfge.lab.run.results import ComparisonRow, append_row
+from tests.reports.made_run import result
+first = ComparisonRow.from_json(result("PFGE", 1))
 for number in range(25):
-    append_row(Path(sys.argv[1]), replace(FIRST, method=sys.argv[2] + str(number)))
+    append_row(Path(sys.argv[1]), replace(first, method=sys.argv[2] + str(number)))
 """
 
 

@@ -24,8 +24,7 @@ from pfge.lab.run.results import (
     expected_rows,
 )
 from pfge.tasks import Classification, Metric
-from tests.reports.figures.test_landscape import FOUND
-from tests.reports.made_run import connectivity_rows, evaluation, form_rows, result
+from tests.reports.made_run import LANDSCAPE, connectivity_rows, evaluation, form_rows, result
 from tests.tasks.fractions import Fractions
 
 PAIR = AdjacentMembers((1, 2), 0.1, 30.0, 0.2, -0.01, 0.05)
@@ -36,7 +35,7 @@ EXAMPLES: dict[type[Result], dict[str, Any]] = {
     FormatRow: form_rows()[0],
     EnsembleEvaluation: evaluation("PFGE", 1),
     Diagnoses: Diagnoses([DIAGNOSIS]).to_json(),
-    Landscape: FOUND,
+    Landscape: LANDSCAPE,
 }
 
 
@@ -245,7 +244,7 @@ def test_a_setting_that_an_older_version_did_not_have_is_the_default() -> None:
 )
 def test_a_landscape_can_be_drawn(change: dict[str, Any], expected: str) -> None:
     with pytest.raises(FieldError) as caught:
-        Landscape.from_json(FOUND | change)
+        Landscape.from_json(LANDSCAPE | change)
     assert str(caught.value).startswith(expected)
 
 

@@ -11,7 +11,7 @@ from pfge.lab.run.verification import CheckedFile, verify
 from pfge.packed import PackSettings, pack_members
 from pfge.storage.files import read_json_object
 from tests.lab.tiny import run, tiny
-from tests.test_ensemble import make_members
+from tests.toy_members import make_members
 from tests.toys import make_mlp
 
 

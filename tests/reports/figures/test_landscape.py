@@ -11,25 +11,11 @@ from pfge.lab.run.results import Landscape
 from pfge.reports.figures.figure import Figure, Panel
 from pfge.reports.figures.path import plane
 from pfge.reports.figures.plots import plot, save_figure
-
-FOUND: dict[str, Any] = {
-    "seed": 1,
-    "members": [1, 2, 3],
-    "quantity": "train_loss",
-    "images": 100,
-    "x": [0.0, 1.0, 2.0],
-    "y": [-1.0, 0.0, 1.0],
-    "values": [[1.0, 2.0, 3.0], [0.5, 0.1, 2.0], [1.0, 2.0, 4.0]],
-    "w0": [0.5, 0.5],
-    "pfge": [[0.0, 0.0], [1.0, 0.0], [2.0, 1.0]],
-    "means": {"SWA": [1.0, 0.5]},
-    "trajectory": [[0.5, 0.4], [0.6, 0.3]],
-    "curves": [[[0.0, 0.0], [0.5, -0.5], [1.0, 0.0]]],
-}
+from tests.reports.made_run import LANDSCAPE
 
 
 def figure(**changes: Any) -> Figure:
-    found = plane(Landscape.from_json(FOUND | changes))
+    found = plane(Landscape.from_json(LANDSCAPE | changes))
     assert found is not None
     return found
 
@@ -56,7 +42,7 @@ def test_a_member_is_where_its_coordinates_are() -> None:
 def test_the_grid_has_the_values_and_a_scale_from_the_lowest_to_the_highest() -> None:
     grid = panel().grid
     assert grid is not None
-    assert grid.values == FOUND["values"]
+    assert grid.values == LANDSCAPE["values"]
     assert (grid.low, grid.high, grid.label) == (0.1, 4.0, "training loss")
     assert grid.ticks[0] == pytest.approx(0.1)
     assert grid.ticks[-1] == pytest.approx(4.0)
@@ -90,7 +76,7 @@ def test_matplotlib_draws_the_values_where_they_are_and_every_series() -> None:
     drawn = plot(figure())
     axes, scale = drawn.axes
     (image,) = axes.get_images()
-    assert np.asarray(image.get_array()).tolist() == FOUND["values"]
+    assert np.asarray(image.get_array()).tolist() == LANDSCAPE["values"]
     left, right, bottom, top = image.get_extent()
     assert (left, right, bottom, top) == (-0.5, 2.5, -1.5, 1.5)  # grid points are the middles of cells
     assert (axes.get_xlim(), axes.get_ylim()) == ((0.0, 2.0), (-1.0, 1.0))

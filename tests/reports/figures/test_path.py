@@ -7,22 +7,17 @@ import pytest
 
 from pfge.methods import make_collector
 from pfge.reports.figures import path as figures
-from pfge.reports.figures.figure import Figure, Panel, Series, figure_of
+from pfge.reports.figures.figure import Panel, Series, figure_of
 from pfge.reports.printable import show_bytes
 from pfge.reports.run import Run
 from pfge.reports.statistics import Estimate
+from tests.reports.figures.drawn_series import drawn
 from tests.reports.made_run import config, make_run, result, write_connectivity, write_results
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return Run(make_run(tmp_path / "run", examples=0))
-
-
-def drawn(figure: Figure | None, panel: int, label: str) -> Series:
-    assert figure is not None
-    (found,) = [series for series in figure.panels[panel].series if series.label == label]
-    return found
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from pfge.reports.figures.figure import Figure, Series
 from pfge.reports.figures.tradeoff import tradeoff
 from pfge.reports.run import Run
-from tests.reports.figures.test_path import drawn
+from tests.reports.figures.drawn_series import drawn
 from tests.reports.made_run import MEMBERS, form_rows, make_run, result, write_forms, write_results
 
 

@@ -6,17 +6,15 @@ import re
 import time
 from datetime import UTC, datetime
 from errno import ENOSPC
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pfge.cli.main import main
 from pfge.reports.page import make_page
 from pfge.reports.run import Run
-from tests.reports.figures.test_landscape import FOUND
 from tests.reports.made_run import (
+    LANDSCAPE,
     MEMBERS,
     make_run,
     result,
@@ -25,31 +23,7 @@ from tests.reports.made_run import (
     write_evaluations,
     write_results,
 )
-
-
-class Read(HTMLParser):
-    """What a browser would find in a page: the tags, their attributes, the visible text, the data."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = [("", {})]
-        self.text = ""
-        self.data: dict[str, Any] = {}
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        tag, attributes = self.tags[-1]
-        if attributes.get("type") == "application/json" and not self.data:
-            self.data = json.loads(data)
-        elif tag not in ("script", "style"):
-            self.text += data
-
-    def count(self, tag: str) -> int:
-        return sum(found == tag for found, _ in self.tags)
+from tests.reports.page.read_page import Read
 
 
 def page_of(*folders: Path) -> Read:
@@ -264,12 +238,12 @@ def test_five_seeds_of_seven_methods_are_a_small_page_made_quickly(tmp_path: Pat
 
 def test_the_loss_plane_is_drawn_where_it_was_measured(folder: Path) -> None:
     assert "The loss plane" not in page_of(folder).text
-    (folder / "landscape.json").write_text(json.dumps(FOUND))
+    (folder / "landscape.json").write_text(json.dumps(LANDSCAPE))
     assert "The loss plane" in page_of(folder).text
 
 
 def test_a_loss_plane_with_markup_is_left_out(folder: Path) -> None:
-    (folder / "landscape.json").write_text(json.dumps(FOUND | {"members": ["<script>", 2, 3]}))
+    (folder / "landscape.json").write_text(json.dumps(LANDSCAPE | {"members": ["<script>", 2, 3]}))
     assert "The loss plane" not in page_of(folder).text
-    (folder / "landscape.json").write_text(json.dumps(FOUND | {"quantity": "<script>"}))
+    (folder / "landscape.json").write_text(json.dumps(LANDSCAPE | {"quantity": "<script>"}))
     assert "The loss plane" not in page_of(folder).text

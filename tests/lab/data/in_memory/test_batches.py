@@ -6,7 +6,7 @@ import torch
 from pfge.lab.data.base import DataError, Normalization
 from pfge.lab.data.batches import Augmentation, TrainingBatches, evaluation_batches, training_batches
 from pfge.lab.data.in_memory import ImageSet
-from tests.lab.data.in_memory.test_augmentation import cropped_pixel_by_pixel
+from tests.lab.data.in_memory.cropping import cropped_pixel_by_pixel
 from tests.lab.data.made import random_images
 
 NORMALIZATION = Normalization((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
