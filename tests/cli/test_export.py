@@ -55,7 +55,7 @@ def predicted(captured: Captured) -> list[dict[str, float]]:
 def test_an_ensemble_of_a_run_becomes_an_onnx_file(ensemble: Path, capsys: Captured) -> None:
     assert main(["export", str(ensemble), "digits.onnx"]) == 0
     told, said = capsys.readouterr()
-    assert squeezed(said).startswith(squeezed(f"{ensemble}: exports 4 members, and compares the file"))
+    assert squeezed(said).startswith(squeezed(f"{ensemble}: exporting 4 members, then comparing the file"))
     assert (
         f"digits.onnx: 4 members, {Path('digits.onnx').stat().st_size:,} bytes, weights as they are" in told
     )

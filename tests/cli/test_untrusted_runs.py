@@ -107,7 +107,7 @@ def test_an_ensemble_is_used_without_its_data(
     assert not mark.exists()
     told = capsys.readouterr().err
     assert told == (
-        "seed-1/ensembles/PFGE: exports 4 members, and compares the file with PyTorch\n"
+        "seed-1/ensembles/PFGE: exporting 4 members, then comparing the file with PyTorch\n"
         * (command == "export")
     )
 

@@ -299,7 +299,7 @@ def test_a_task_of_ones_own_is_exported(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("members", [None, (2.0, 1.0, 0.5)], ids=["pooled", "each"])
 @pytest.mark.parametrize(
-    ("file", "options"), [("e.onnx", {}), ("e.onnx", {"form": "side by side"}), ("e.pt2", {})]
+    ("file", "options"), [("e.onnx", {}), ("e.onnx", {"layout": "side by side"}), ("e.pt2", {})]
 )
 def test_a_sure_label_keeps_its_doubt_until_the_temperature_is_applied(
     file: str, options: dict[str, Any], members: tuple[float, ...] | None, tmp_path: Path

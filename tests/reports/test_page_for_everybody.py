@@ -46,7 +46,7 @@ def test_names_on_the_loss_plane_are_legible_and_on_nothing_else(
             const { left, top, right, bottom } = node.getBoundingClientRect();
             return [left, top, right, bottom];
         };
-        const svg = document.querySelector('svg.landscape');
+        const svg = document.querySelector('[data-panel="run-1-landscape/0"] svg');
         const size = parseFloat(getComputedStyle(svg.querySelector('text')).fontSize);
         return {
             figure: box(svg),
@@ -72,11 +72,14 @@ def test_names_on_the_loss_plane_are_legible_and_on_nothing_else(
 
 @needs_browser
 def test_the_loss_plane_is_dark_on_a_dark_page(browser: Any, page: Path) -> None:
-    color = "return getComputedStyle(document.querySelector('svg.landscape text')).fill"
+    color = """
+        const text = document.querySelector('[data-panel="run-1-landscape/0"] svg text');
+        return getComputedStyle(text).fill;
+    """
     opened(browser, page, DESKTOP, "light")
-    assert browser.execute_script(color) == "rgb(29, 33, 41)"
+    assert browser.execute_script(color) == "rgb(91, 100, 114)"
     opened(browser, page, DESKTOP, "dark")
-    assert browser.execute_script(color) == "rgb(232, 234, 238)"
+    assert browser.execute_script(color) == "rgb(160, 168, 181)"
 
 
 @needs_browser

@@ -148,7 +148,7 @@ function drawPanel(panel, styles, width, sameX, sameY) {
       + "Arrow keys read the points; all numbers are in the table below.",
   })) svg.setAttribute(key, value);
 
-  if (!isNamed) make(svg, "text", { x: 0, y: 11 }, panel.y_label);
+  if (!isNamed) make(svg, "text", { x: 0, y: 13 }, panel.y_label);
   drawAxes(svg, panel, box, x, y, xBounds, yBounds, grid ? box.bottom + 44 : height);
   if (grid) {
     drawGrid(svg, grid, x, y);
