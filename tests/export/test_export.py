@@ -494,7 +494,7 @@ def test_the_faster_form_within_a_memory_is_taken(tmp_path: Path) -> None:
     small = export_onnx(ensemble, tmp_path / "e.onnx", X, layout="fastest", memory=least)
     assert small.resident[small.layout] == least
     assert small.seconds == {}  # there was nothing to choose
-    with pytest.raises(ExportError, match=f"must take at most 100 bytes, got {least:,} of the form"):
+    with pytest.raises(ExportError, match=f"must take at most 100 bytes, got {least:,} of the layout"):
         export_onnx(ensemble, tmp_path / "e.onnx", X, layout="fastest", memory=100)
 
 
