@@ -1,5 +1,5 @@
 """Why did averaging hurt?
-=======================
+==========================
 
 The mean of good models can be a bad model. Two causes explain most cases: BatchNorm statistics of other
 weights, and points of different valleys. Each has a sign and a remedy.

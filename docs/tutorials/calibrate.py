@@ -1,5 +1,5 @@
 """Calibrate and trust it
-======================
+=========================
 
 A model reports 99 % confidence and is right in 95 % of those cases. One number, the temperature, corrects
 most of that. Where members disagree, an ensemble also shows what it does not know.

@@ -1,5 +1,5 @@
 """Which method for my memory?
-===========================
+==============================
 
 One model, four members or twenty? And in how many bits? This tutorial trains five methods from the same
 start and draws what each is worth for its bytes.
@@ -100,7 +100,7 @@ for name, ensemble in ensembles.items():
 
 # %%
 # The figure for your decision
-# ------------------------
+# ----------------------------
 # Filled is float32, hollow is compressed. Choose the lowest point to the left of what you can afford.
 
 figure, axes = plt.subplots(figsize=(6, 4.5))

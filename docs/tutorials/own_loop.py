@@ -1,5 +1,5 @@
 """PFGE in your loop
-=================
+====================
 
 You have a training loop and a trained model. Two calls around ``optimizer.step()`` turn a few more epochs
 into an ensemble of four members.

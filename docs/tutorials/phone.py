@@ -1,5 +1,5 @@
 """Four members on a phone
-=======================
+==========================
 
 Four members take four times the memory and four passes. Stored as one base and small differences they take
 less than one model; evaluated as a cascade they take little more than one pass; and one ONNX file has

@@ -1,5 +1,5 @@
 """Regression with uncertainty
-===========================
+==============================
 
 A network that predicts a mean and a variance knows the noise of the data. Members that differ know where
 there was no data. Pooled, they give both.
